@@ -13,7 +13,7 @@ from orchestrator.analysis.points import Attained, StoredPoint
 from orchestrator.capacity.claim import Claim
 from orchestrator.capacity.estimate import Estimate
 from orchestrator.capacity.first_change import FirstChange
-from orchestrator.capacity.levels import PRECISION
+from orchestrator.capacity.levels import ANY_LEVEL, PRECISION, LevelRange
 from orchestrator.results.validity import Validity
 from orchestrator.spec.load import Level, Limit
 
@@ -40,11 +40,12 @@ class SearchRules:
     """How the capacity under a workload was searched.
 
     ``precision``: how far the lowest level that fails may lie above the claim, as a share of it.
-    ``starts``: how often the engine is started.
+    ``starts``: how often the engine is started. ``sendable``: the levels that can be sent.
     """
 
     precision: float = PRECISION
     starts: int = 1
+    sendable: LevelRange = ANY_LEVEL
 
 
 @dataclass(frozen=True, slots=True)

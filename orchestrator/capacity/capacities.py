@@ -135,6 +135,7 @@ def claims(
             shares_to_meet[0],
             control == "concurrency",
             rules.precision,
+            rules.sendable,
         )
     return claims_by_control
 

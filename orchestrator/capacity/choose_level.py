@@ -25,7 +25,7 @@ from orchestrator.capacity.attainment_fit import AttainmentFit
 from orchestrator.capacity.belief import belief_of
 from orchestrator.capacity.design_effect import PRIOR_EFFECT
 from orchestrator.capacity.estimate import Estimate, estimate_of
-from orchestrator.capacity.levels import HIGHEST, LOWEST, SAME, STEPS, LevelEvidence, SearchState
+from orchestrator.capacity.levels import HIGHEST, SAME, STEPS, LevelEvidence, SearchState
 from orchestrator.capacity.sequential_test import FAR_BELOW, FEWEST, PATIENT, ProbeSize
 
 # First levels (requests/s, requests in flight) where nothing is predicted. They are rather too high
@@ -279,7 +279,7 @@ def _further_up(state: SearchState) -> float | None:
     if misses and top.probes < MOST_SCREENING:
         return top.level
     twice = state.on_grid(2 * top.level)
-    return twice if twice < HIGHEST else None
+    return twice if top.level < twice < HIGHEST else None
 
 
 def _further_down(state: SearchState) -> float | None:
@@ -289,7 +289,7 @@ def _further_down(state: SearchState) -> float | None:
     """
     lowest = state.levels[0]
     half = _half_the_lowest(state)
-    is_new = LOWEST < half < lowest.level
+    is_new = half < lowest.level
     if is_new and not _ends_downward(lowest):
         return half
     return _undecided(state)

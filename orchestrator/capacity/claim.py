@@ -13,13 +13,21 @@ from typing import Literal
 
 from orchestrator.capacity.choose_level import next_level
 from orchestrator.capacity.estimate import Estimate, estimate_of
-from orchestrator.capacity.levels import PRECISION, LevelEvidence, SearchState, search_state
+from orchestrator.capacity.levels import (
+    ANY_LEVEL,
+    PRECISION,
+    LevelEvidence,
+    LevelRange,
+    SearchState,
+    search_state,
+)
 from orchestrator.capacity.sequential_test import FEWEST
 from orchestrator.results.validity import Validity
 
 ClaimStatus = Literal[
     "converged",
     "cliff",
+    "not_the_limit",
     "unresolved",
     "nothing_holds",
     "client_bound",
@@ -50,6 +58,7 @@ class Claim:
 
     - ``converged``: ``high`` is as close above the claim as was asked for
     - ``cliff``: the same, and less than half the target is attained at ``high``
+    - ``not_the_limit``: the highest load that can be sent holds
     - ``unresolved``: more probes would hardly tell which of the levels in between hold
     - ``nothing_holds``: not even the lowest level at which a probe has enough requests holds
     - ``client_bound``: the clients are too slow for the levels in between
@@ -95,9 +104,10 @@ def claim_of(
     target: float,
     whole_numbers: bool = False,
     precision: float = PRECISION,
+    sendable: LevelRange = ANY_LEVEL,
 ) -> Claim:
     """What these levels, the lowest first, show. The arguments are those of ``search_state``."""
-    state = search_state(levels, target, whole_numbers, precision)
+    state = search_state(levels, target, whole_numbers, precision, sendable)
     final_validities = {evidence.final_validity for evidence in levels}
     if Validity.BROKEN_OUTPUT in final_validities:  # nothing that was measured counts
         return Claim(None, 0.0, math.inf, "broken_output", tuple(levels))
@@ -141,6 +151,8 @@ def _status(state: SearchState) -> ClaimStatus:
         evidence.verdict == "holds" and evidence.level > state.high for evidence in state.levels
     ):
         return "non_monotonic"
+    if state.confirmed_level >= state.sendable.highest:
+        return "not_the_limit"
     if state.is_precise(state.confirmed_level):
         above = state.at(state.high)
         return "cliff" if above is not None and above.collapsed else "converged"

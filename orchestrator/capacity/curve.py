@@ -5,7 +5,8 @@ times the output tokens per second, or the level failed, or under every SLO fewe
 requests were within the limits. A ladder of request rates also goes down from the start until the
 engine is *idle*: on average less than one request is open (Little's law: rate times mean end-to-end
 time). Then comes one level where the curve bends, and then everything again for each repeat. The
-search ends at once at a verdict that no other load changes.
+search ends at once at a verdict that no other load changes. Where only some levels can be sent, the
+rungs are halves of the highest.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 
 from orchestrator.analysis.slo import LimitValues, judge, stored_values
 from orchestrator.base.arrays import Bools
+from orchestrator.capacity.levels import ANY_LEVEL
 from orchestrator.capacity.strategy import SearchQuestion
 from orchestrator.results.records import AttemptData, Committed
 from orchestrator.results.validity import EndsSearch, Validity
@@ -55,10 +57,13 @@ class Curve:
         self._control = question.control or "request_rate"
         self._slos = question.slos
         self._repeats = question.repeats
+        self._sendable = question.sendable
         guess = question.first_guess
         self._start = float(f"{guess / BELOW_GUESS:.3g}") if guess else START
         if self._control == "concurrency":
             self._start = 1.0
+        if self._sendable != ANY_LEVEL:
+            self._start = self._halved_from_highest(self._start)
         self._measured: dict[float, _LadderLevel] = {}  # by level, its first measurement
         self._attempts: Counter[float] = Counter()
         self._is_pointless = False  # a verdict came that no other load would change
@@ -98,8 +103,16 @@ class Curve:
             count = max(EXPECTED - len(self._measured), 1)
             rungs = [rung * 2**step for step in range(count)]
             values = rungs * self._repeats
-        possible = [value for value in values if value <= MOST_IN_FLIGHT]
+        possible = [value for value in values if value <= self._sendable.highest]
         return [Level(control=self._control, value=value) for value in possible]
+
+    def _halved_from_highest(self, level: float) -> float:
+        """The rung nearest to a level, of those that are the highest level halved again and again."""
+        highest = self._sendable.highest
+        halvings = max(round(math.log2(highest / level)), 0)
+        while halvings and highest / 2**halvings < self._sendable.lowest:
+            halvings -= 1
+        return highest / 2**halvings
 
     def _repeats_left(self) -> list[float]:
         """The levels that are still to be repeated, each as often as it lacks attempts: first those
@@ -131,17 +144,24 @@ class Curve:
     def _top(self) -> float:
         """The highest level of the ladder, as far as is known."""
         top = self._start
-        highest = self._start * 2**MOST_STEPS
+        highest = min(self._start * 2**MOST_STEPS, self._highest_rung)
         while top in self._measured and top < highest and self._gain(top) >= GROWTH:
             top *= 2
         return top
+
+    @property
+    def _highest_rung(self) -> float:
+        """A ladder without a highest level ends above what can be sent, so that its bend is left
+        out: the curve may go on there.
+        """
+        return math.inf if self._sendable == ANY_LEVEL else self._sendable.highest
 
     def _low(self) -> float:
         """The lowest level of the ladder, as far as is known."""
         low = self._start
         if self._control != "request_rate":
             return low
-        while low in self._measured and not self._is_idle(low):
+        while low in self._measured and not self._is_idle(low) and low / 2 >= self._sendable.lowest:
             low /= 2
         return low
 

@@ -22,7 +22,7 @@ from orchestrator.capacity.choose_level import is_spent
 from orchestrator.capacity.claim import Claim
 from orchestrator.capacity.levels import SAME, STEPS, LevelEvidence
 
-SETTLED = ("converged", "cliff")
+SETTLED = ("converged", "cliff", "not_the_limit")
 # An expectation counts up to this many times the claim: more than that was never shown.
 NEAR = 1.1
 # A level may tie with the lead if it is less than one and a half steps of the grid below it.

@@ -92,6 +92,7 @@ class Remedy(Enum):
     OTHER_LIMITS = auto()
     SMALLER_PRECISION = auto()
     HIGHER_LEVELS = auto()
+    STRETCH = auto()  # stretch the recorded times: a thinned trace is never faster
     LOWER_LEVELS = auto()
     LONGER_CONTEXT = auto()  # a larger ``max_model_len``: requests are refused at any load
     REPAIR = auto()  # repair the deployment: no measurement helps
@@ -173,16 +174,25 @@ def unsettled_doubts(
         and not answer.open_levels
         and not answer.unsettled
     ]
-    if not_reached:
+    by_remedy = values_by_key((_remedy_to_reach(ranked), ranked) for ranked in not_reached)
+    for remedy, alike in by_remedy.items():
         yield Doubt(
             DoubtKind.CAPACITY_NOT_REACHED,
-            _labels(not_reached),
-            Remedy.HIGHER_LEVELS,
-            levels=_best_levels(not_reached),
+            _labels(alike),
+            remedy,
+            levels=_best_levels(alike),
         )
     incomparable = tuple(answer.label for answer in answers if answer.incomparable)
     if incomparable:
         yield Doubt(DoubtKind.INCOMPARABLE, incomparable)
+
+
+def _remedy_to_reach(deployment: RankedDeployment) -> Remedy:
+    """What would show the capacity of a deployment of which no level was seen to fail."""
+    capacity = deployment.capacity
+    if capacity is not None and capacity.status == "not_the_limit":
+        return Remedy.STRETCH
+    return Remedy.HIGHER_LEVELS
 
 
 # by the status of a search: what would take it further; other statuses have no known remedy
@@ -557,12 +567,15 @@ def _overlapping_bounds(
 ) -> Iterator[Doubt]:
     """Deployments whose search ended before they were shown to fail at the first one's claim.
 
-    Searches that are not settled are a doubt of their own.
+    Searches that are not settled are a doubt of their own, and so are those under which nothing
+    fails.
     """
     if first.bounds is None:
         return
     claim = first.bounds.claim
-    overlapping = [other for other in settled if other.bounds and other.bounds.fails > claim * SAME]
+    overlapping = [
+        other for other in settled if other.bounds and claim * SAME < other.bounds.fails < math.inf
+    ]
     if not overlapping:
         return
     highest = max(other.bounds.fails for other in overlapping if other.bounds)

@@ -53,6 +53,17 @@ MOST_INVALID = 2  # a level is given up after so many invalid probes
 
 
 @dataclass(frozen=True, slots=True)
+class LevelRange:
+    """The lowest and the highest level that can be sent, both included."""
+
+    lowest: float = LOWEST
+    highest: float = HIGHEST
+
+
+ANY_LEVEL = LevelRange()
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
     """Consecutive requests of a probe.
 
@@ -125,7 +136,8 @@ class SearchState:
     shown to fail; infinite: none was. ``low``: the highest level below it that was shown to hold;
     0: none was. ``target``: the share of requests that must meet the tier's first test.
     ``whole_numbers``: levels are whole numbers: there is none between 8 and 9. ``precision``: how
-    far ``high`` may lie above the claim when the search ends, as a share of the claim.
+    far ``high`` may lie above the claim when the search ends, as a share of the claim. ``sendable``:
+    no other levels are probed.
     """
 
     levels: Sequence[LevelEvidence]
@@ -134,6 +146,7 @@ class SearchState:
     target: float
     whole_numbers: bool
     precision: float = PRECISION
+    sendable: LevelRange = ANY_LEVEL
 
     @property
     def confirmed_level(self) -> float:
@@ -148,12 +161,15 @@ class SearchState:
         )
 
     def is_precise(self, level: float) -> bool:
-        """Whether a level that holds is as close to one that fails as was asked for.
+        """Whether a level that holds is as close to one that fails as was asked for, or the highest
+        that can be sent.
 
         ``level``: 0: no level holds.
         """
         if level <= 0:
             return False
+        if level >= self.sendable.highest:
+            return True
         is_next_number = self.whole_numbers and self.high <= level + 1
         return is_next_number or self.high <= level * (1 + self.precision)
 
@@ -180,13 +196,19 @@ class SearchState:
 
     @property
     def ceiling(self) -> float:
-        """The level from which on nothing is probed: it fails, or cannot be measured."""
+        """The level from which on nothing is probed: it fails, or cannot be measured, or lies above
+        the highest that can be sent, once that was probed.
+        """
         blocked = (
             evidence.level
             for evidence in self.levels
             if evidence.blocked and evidence.level > self.low
         )
-        return min(self.high, *blocked, math.inf)
+        ceiling = min(self.high, *blocked, math.inf)
+        highest = self.sendable.highest
+        if math.isinf(ceiling) and self.at(highest) is not None:
+            return highest * SAME
+        return ceiling
 
     @property
     def _levels_that_could_hold(self) -> list[float]:
@@ -221,10 +243,15 @@ class SearchState:
         return evidence is not None and evidence.verdict == "holds"
 
     def on_grid(self, level: float) -> float:
-        """The nearest level of the grid, which is one that may be probed."""
-        level = min(max(level, 1.0 if self.whole_numbers else LOWEST), HIGHEST)
+        """The nearest level of the grid that can be sent, which is one that may be probed."""
+        lowest = 1.0 if self.whole_numbers else self.sendable.lowest
+        highest = self.sendable.highest
+        level = min(max(level, lowest), highest)
         near = 2.0 ** (round(math.log2(level) * STEPS) / STEPS)
-        return float(max(1, round(near))) if self.whole_numbers else float(f"{near:.4g}")
+        if max(level, near) * SAME >= highest:  # the highest need not lie on the grid
+            return highest
+        rounded = float(round(near)) if self.whole_numbers else float(f"{near:.4g}")
+        return max(rounded, lowest)
 
 
 def search_state(
@@ -232,6 +259,7 @@ def search_state(
     target: float,
     whole_numbers: bool = False,
     precision: float = PRECISION,
+    sendable: LevelRange = ANY_LEVEL,
 ) -> SearchState:
     """Where a search with these levels stands. The arguments are the fields of ``SearchState``."""
     high = min(
@@ -245,7 +273,7 @@ def search_state(
         ),
         default=0.0,
     )
-    return SearchState(levels, low, high, target, whole_numbers, precision)
+    return SearchState(levels, low, high, target, whole_numbers, precision, sendable)
 
 
 def at_levels(probes: Iterable[ProbeOutcome], targets: Sequence[float]) -> list[LevelEvidence]:

@@ -26,8 +26,10 @@ from orchestrator.capacity.choose_level import (
 from orchestrator.capacity.claim import Claim, claim_of
 from orchestrator.capacity.dominance import among_rivals, is_dominated
 from orchestrator.capacity.levels import (
+    ANY_LEVEL,
     LOWEST,
     PRECISION,
+    LevelRange,
     SearchState,
     at_levels,
     earlier_probes,
@@ -97,7 +99,8 @@ class Capacity:
         precision = question.precision or PRECISION
         whole_numbers = question.control == "concurrency"
         self._tiers = [
-            Tier(slo, whole_numbers, precision, question.starts) for slo in question.slos
+            Tier(slo, whole_numbers, precision, question.starts, question.sendable)
+            for slo in question.slos
         ]
         self._left_s = math.inf
         self._probes = 0  # of which the search was told
@@ -311,8 +314,8 @@ class Capacity:
 class Tier:
     """What is known of one tier.
 
-    ``whole_numbers``, ``precision``: see ``SearchState``. ``starts``: how often the engine is
-    started for its search.
+    ``whole_numbers``, ``precision``, ``sendable``: see ``SearchState``. ``starts``: how often the
+    engine is started for its search.
     """
 
     def __init__(
@@ -321,11 +324,13 @@ class Tier:
         whole_numbers: bool = False,
         precision: float = PRECISION,
         starts: int = 1,
+        sendable: LevelRange = ANY_LEVEL,
     ) -> None:
         self.slo = slo
         self._whole_numbers = whole_numbers
         self._precision = precision
         self._starts = starts
+        self._sendable = sendable
         self._targets = targets_of(slo)
         self._probes: list[ProbeOutcome] = []
         self._claim: Claim | None = None
@@ -342,14 +347,20 @@ class Tier:
         """What the probes so far show of the tier."""
         if self._claim is None:
             levels = at_levels(self._probes, self._targets)
-            self._claim = claim_of(levels, self._targets[0], self._whole_numbers, self._precision)
+            self._claim = claim_of(
+                levels, self._targets[0], self._whole_numbers, self._precision, self._sendable
+            )
         return self._claim
 
     @property
     def state(self) -> SearchState:
         """Where the search of the tier stands, from which the next level follows."""
         return search_state(
-            self.claim.levels, self._targets[0], self._whole_numbers, self._precision
+            self.claim.levels,
+            self._targets[0],
+            self._whole_numbers,
+            self._precision,
+            self._sendable,
         )
 
     @property

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from orchestrator.capacity.levels import ANY_LEVEL, LevelRange
 from orchestrator.capacity.sequential_test import ANY_SIZE, ProbeSize
 from orchestrator.spec.load import Control, Level, Slo
 
@@ -31,6 +32,7 @@ class SearchQuestion:
     starts: int = 1  # how often the engine is started
     rivals: Rivals | None = None  # searches of other deployments; None: there are none
     precision: float | None = None  # of a search for capacities; None: its default
+    sendable: LevelRange = ANY_LEVEL  # no other level can be sent
     # another deployment of its race is expected to be ahead; used for estimates
     follows: bool = False
 

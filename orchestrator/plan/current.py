@@ -253,7 +253,7 @@ class StoredExperiment:
             return {}
         starts = self.plan.starts
         return {
-            load.workload.name: SearchRules(load.precision or PRECISION, starts)
+            load.workload.name: SearchRules(load.precision or PRECISION, starts, load.sendable)
             for load in self.plan.loads
             if load.searches
         }

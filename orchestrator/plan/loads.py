@@ -15,7 +15,7 @@ from orchestrator.plan.paths import Paths
 from orchestrator.results.ids import digest
 from orchestrator.spec.document import nearest
 from orchestrator.spec.experiment import Experiment, Load
-from orchestrator.spec.load import Arrivals, Level, LoadRules, Workload
+from orchestrator.spec.load import Arrivals, Level, LoadRules, Scale, Workload
 from orchestrator.spec.mixes import measured
 
 STEADY = ("constant", "poisson", "gamma")  # arrivals with a constant rate
@@ -49,10 +49,26 @@ def planned_loads(experiment: Experiment, paths: Paths) -> list[PlannedLoad]:
     if resolved.are_drawable:
         levels |= _levels_of_traces(experiment, load, arrivals, workloads)
     rules = _rules(load, arrivals)
-    return [
-        PlannedLoad(workload=workload, levels=levels[workload.name], **rules)
-        for workload in workloads
-    ]
+    planned: list[PlannedLoad] = []
+    for workload in workloads:
+        rates = _thinned_rates(load, arrivals, workload) if resolved.are_drawable else {}
+        planned.append(
+            PlannedLoad(workload=workload, levels=levels[workload.name], **rates, **rules)
+        )
+    return planned
+
+
+def _thinned_rates(load: Load, arrivals: Arrivals, workload: Workload) -> dict[str, float]:
+    """The rates at which a search can send a workload whose recorded times it thins: of one session,
+    and of all. Empty for other loads.
+    """
+    is_thinned = arrivals.process == "trace" and arrivals.scale is Scale.THIN
+    if not is_thinned or load.search == "levels" or load.is_closed_loop:
+        return {}
+    rate = workload.recorded_rate()
+    requests = workload.most_requests()
+    assert rate is not None and requests is not None, "arrivals that can be drawn have times"
+    return {"lowest_rate": rate * workload.mean_turns() / requests, "highest_rate": rate}
 
 
 def note_on_rounds(load: PlannedLoad) -> str | None:

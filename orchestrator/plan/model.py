@@ -22,6 +22,7 @@ from orchestrator.analysis.prediction import NOTHING_PREDICTED, Prediction
 from orchestrator.base.errors import InputError
 from orchestrator.base.redaction import holds_key
 from orchestrator.base.text import counted
+from orchestrator.capacity.levels import ANY_LEVEL, LevelRange
 from orchestrator.capacity.registry import STRATEGIES
 from orchestrator.capacity.strategy import SearchQuestion, Strategy
 from orchestrator.engines.registry import ENGINES
@@ -199,11 +200,14 @@ class PlannedLoad(LoadRules):
     the levels.
 
     Either ``duration_s`` or ``requests`` is None. ``trace_digest``: hash of the file with recorded
-    arrivals.
+    arrivals. ``lowest_rate``, ``highest_rate``: of a search over a trace that is thinned, the rates
+    of one of its sessions and of all of them.
     """
 
     workload: AnyWorkload
     trace_digest: str | None = None
+    lowest_rate: float | None = None
+    highest_rate: float | None = None
     # the file's levels, if they are the same for every deployment
     levels: tuple[Level, ...] = ()
     drain_timeout_s: float
@@ -212,6 +216,13 @@ class PlannedLoad(LoadRules):
     def searches(self) -> bool:
         """Whether it searches for capacities."""
         return hasattr(STRATEGIES[self.search], "claims")
+
+    @property
+    def sendable(self) -> LevelRange:
+        """The levels that a search may ask for."""
+        if self.lowest_rate is None or self.highest_rate is None:
+            return ANY_LEVEL
+        return LevelRange(self.lowest_rate, self.highest_rate)
 
     @property
     def races(self) -> bool:
@@ -395,6 +406,7 @@ class Plan(SweepRules):
             repeats=self.repeats,
             first_guess=inputs.first_guess,
             precision=load.precision,
+            sendable=load.sendable,
             follows=inputs.follows,
         )
 

@@ -11,8 +11,7 @@ from orchestrator.spec.document import Problems
 from orchestrator.spec.experiment import RECORDED_RATE, Load
 from orchestrator.spec.expressions import parse_expression
 from orchestrator.spec.load import INFINITE, Arrivals, Level, Scale, Workload
-
-RATE_TOLERANCE = 0.02  # share by which a level in the file may be off, so that it may be rounded
+from orchestrator.workloads.fidelity import RATE_TOLERANCE
 
 
 def recorded_levels(
@@ -82,18 +81,9 @@ def levels_of_workloads(
     If the file gives no levels and no search, the level is the recorded rate.
     """
     is_timed = arrivals.process == "trace"
-    if is_timed and load.search != "levels" and arrivals.scale is not Scale.STRETCH:
+    if is_timed and load.search != "levels" and arrivals.scale is Scale.RECORDED:
         message = f"search {load.search!r} cannot change the rate of recorded arrivals"
-        hint = "give arrivals: {process: trace, scale: stretch}"
-        if arrivals.scale is Scale.THIN:
-            message = (
-                f"search {load.search!r} also tries rates above the recorded one, and thinning "
-                "leaves out sessions"
-            )
-            hint = (
-                "measure parts of the recorded rate, as levels: {request_rate: [0.5 * recorded, "
-                "recorded]}, or take scale: stretch"
-            )
+        hint = "give arrivals: {process: trace, scale: stretch}, or thin"
         problems.add(("load", "search"), message, hint)
         return {}
     levels: dict[str, tuple[Level, ...]] = {}

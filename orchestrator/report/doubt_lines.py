@@ -269,6 +269,7 @@ _REMEDIES: Mapping[Remedy, str] = {
     Remedy.SEARCH_LONGER: "search longer",
     Remedy.VALID_PROBES: "run --again",
     Remedy.MORE_CLIENTS: "more clients",
+    Remedy.STRETCH: "scale: stretch, or a busier trace",
     Remedy.OTHER_LIMITS: "other limits",
     Remedy.LONGER_CONTEXT: "raise max_model_len if refused requests (http_4xx) are too long",
 }

@@ -152,6 +152,10 @@ _SEARCH_STATUSES: Mapping[ClaimStatus, str] = {
         "the claim is as near to the lowest level that fails as was asked for (--precision)"
     ),
     "cliff": "just above the claim hardly any request meets the limits",
+    "not_the_limit": (
+        "it holds at the recorded rate, and thinning sends no more: scale: stretch or a busier trace "
+        "can"
+    ),
     "unresolved": "the levels in between are too near to the target to decide them",
     "nothing_holds": "the lowest level that gives a probe enough requests does not hold either",
     "budget": "the search ended before it knew all it could",
@@ -493,6 +497,9 @@ _REMEDIES: Mapping[Remedy, str] = {
         "run the experiment again with --again, without what spoilt the probes of {deployments}"
     ),
     Remedy.MORE_CLIENTS: "search {deployments} on, with more clients",
+    Remedy.STRETCH: (
+        "send {deployments} more than was recorded: scale: stretch, or a busier trace"
+    ),
     Remedy.LONGER_CONTEXT: (
         "raise max_model_len of {deployments} if the requests that are refused (http_4xx) are too "
         "long: they are refused at any load"

@@ -8,6 +8,7 @@ import numpy as np
 
 from orchestrator.spec.load import Arrivals, Level, Scale, Workload
 
+RATE_TOLERANCE = 0.02  # share by which a level in the file may be off, so that it may be rounded
 RATE_DIFFERS = 0.01  # a rate that is so far from the recorded one is noted
 
 

@@ -21,6 +21,7 @@ from orchestrator.spec.images import Images
 from orchestrator.spec.load import MOST_REQUESTS, Arrivals, Duration, Level, Scale, Workload
 from orchestrator.spec.settings import OneLine
 from orchestrator.spec.traces import Filters, Keep, TraceColumns, Window
+from orchestrator.workloads.fidelity import RATE_TOLERANCE
 from orchestrator.workloads.file_reading import listed
 from orchestrator.workloads.images import DrawnImages
 from orchestrator.workloads.kind import (
@@ -279,12 +280,12 @@ class TraceRequests(WorkloadKind):
             return self._with(stretched=factor)
         if arrivals.scale is Scale.THIN:
             share = level.value / recorded
-            if share > 1 + 1e-9:
+            if share > 1 + RATE_TOLERANCE:
                 raise InputError(
                     f"thinning leaves out sessions, so {level.value:g} requests/s are more than "
                     f"the recorded {recorded:.4g}: take scale: stretch"
                 )
-            return self._with(chosen=self._thinned(share))
+            return self._with(chosen=self._thinned(min(share, 1.0)))
         return self
 
     def _with(self, chosen: Ints | None = None, stretched: float = 1.0) -> TraceRequests:

@@ -13,7 +13,7 @@ from benchmarks.search.servers import TARGET
 from orchestrator.base.arrays import Bools
 from orchestrator.capacity.choose_level import next_level
 from orchestrator.capacity.claim import Claim, ClaimStatus
-from orchestrator.capacity.levels import LevelEvidence
+from orchestrator.capacity.levels import ANY_LEVEL, LevelEvidence, LevelRange
 from orchestrator.capacity.probe_outcome import ProbeOutcome
 from orchestrator.capacity.search import MOST_PROBES, Tier
 from orchestrator.capacity.sequential_test import LevelVerdict
@@ -44,9 +44,13 @@ def attempt(
     )  # fmt: skip
 
 
-def ended(answer: Callable[[float], ProbeOutcome], whole_numbers: bool = False) -> Tier:
+def ended(
+    answer: Callable[[float], ProbeOutcome],
+    whole_numbers: bool = False,
+    sendable: LevelRange = ANY_LEVEL,
+) -> Tier:
     """The tier after its whole search. ``answer``: the outcome of a probe of each level."""
-    tier = Tier(SLO, whole_numbers)
+    tier = Tier(SLO, whole_numbers, sendable=sendable)
     for _ in range(MOST_PROBES):
         if (level := next_level(tier.state)) is None:
             break

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.search.servers import TARGET
 from orchestrator.capacity.choose_level import next_level
 from orchestrator.capacity.claim import claim_of
-from orchestrator.capacity.levels import at_levels
+from orchestrator.capacity.levels import LevelRange, at_levels
 from orchestrator.capacity.probe_outcome import ProbeOutcome, Shows
 from orchestrator.capacity.search import MOST_PROBES, Tier
 from tests.unit.capacity.builders import AT_TARGET, SLO, ended, flags
@@ -49,6 +49,41 @@ def test_cliff_where_a_little_more_is_a_collapse() -> None:
         ended(lambda level: ProbeOutcome(level, flags(0.99 if level < 10 else 0.1))).claim.status
         == "cliff"
     )
+
+
+@pytest.mark.parametrize(
+    ("holds_below", "status", "claim_is"),
+    [(100.0, "not_the_limit", 5.1), (3.0, "converged", 3.0), (4.9, "converged", 4.9)],
+)
+def test_no_level_is_probed_that_cannot_be_sent(
+    holds_below: float, status: str, claim_is: float
+) -> None:
+    tier = ended(
+        lambda level: ProbeOutcome(level, flags(0.99 if level < holds_below else 0.85)),
+        sendable=LevelRange(0.5, 5.1),
+    )
+    claim = tier.claim
+    assert max(evidence.level for evidence in claim.levels) <= 5.1
+    assert claim.status == status
+    assert claim.claim == pytest.approx(claim_is, rel=0.05)
+    assert math.isinf(claim.high) == (status == "not_the_limit")
+    assert tier.is_over
+
+
+def test_the_highest_level_that_can_be_sent_is_claimed_exactly_and_soon() -> None:
+    claim = ended(
+        lambda level: ProbeOutcome(level, flags(0.99)), sendable=LevelRange(0.5, 5.1)
+    ).claim
+    assert claim.claim == 5.1
+    assert [evidence.level for evidence in claim.levels] == [5.1], "16 requests/s come first"
+
+
+def test_a_search_stays_above_the_lowest_level_that_can_be_sent() -> None:
+    claim = ended(
+        lambda level: ProbeOutcome(level, flags(0.2)), sendable=LevelRange(0.5, 5.1)
+    ).claim
+    assert min(evidence.level for evidence in claim.levels) == 0.5
+    assert claim.claim is None
 
 
 def undecided_from_8_to_30(level: float) -> ProbeOutcome:

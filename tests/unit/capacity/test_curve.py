@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.capacity.curve import Curve
+from orchestrator.capacity.levels import ANY_LEVEL, LevelRange
 from orchestrator.capacity.strategy import SearchQuestion
 from orchestrator.results.records import AttemptData, Committed
 from orchestrator.spec.load import Control, Level, Slo
@@ -43,9 +45,14 @@ def attempt(level: Level, slots: float, came: float = 1.0, validity: str = "vali
 
 
 def measured(
-    slots: float, control: Control, guess: float | None = None, repeats: int = 1
+    slots: float,
+    control: Control,
+    guess: float | None = None,
+    repeats: int = 1,
+    sendable: LevelRange = ANY_LEVEL,
 ) -> list[float]:
-    curve = Curve(SearchQuestion((), control, (SLO,), repeats, guess))
+    question = SearchQuestion((), control, (SLO,), repeats, guess, sendable=sendable)
+    curve = Curve(question)
     found = []
     while (level := curve.ask()) is not None:
         assert curve.ahead()[0] == level
@@ -98,6 +105,14 @@ def test_a_ladder_brackets_the_capacity_and_repeats_every_level(
     if once[0] < capacity < once[-1]:
         above, below = min(x for x in once if x > capacity), max(x for x in once if x <= capacity)
         assert above / below <= 2.1
+
+
+@pytest.mark.parametrize("guess", [None, 3.0, 80.0])
+def test_a_ladder_goes_no_higher_and_no_lower_than_can_be_sent(guess: float | None) -> None:
+    rates = measured(1e6, "request_rate", guess, sendable=LevelRange(0.4, 3.3))
+    assert max(rates) == 3.3, "where nothing fails, the highest is measured"
+    assert min(rates) == 3.3 / 8, "the engine is idle below, and 3.3 / 16 cannot be sent"
+    assert {math.log2(3.3 / rate) for rate in rates} <= set(range(8))
 
 
 def test_the_level_in_between_is_next_to_saturation() -> None:

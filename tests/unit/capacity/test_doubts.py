@@ -186,6 +186,10 @@ def test_an_unreached_capacity_is_in_doubt_unless_levels_are_open() -> None:
     lower_bound = ranked("a", 100, lower_bound_only=True)
     (doubt,) = unsettled_doubts([answer("a", ranked=lower_bound)], None)
     assert doubt.kind is DoubtKind.CAPACITY_NOT_REACHED
+    assert doubt.remedy is Remedy.HIGHER_LEVELS
+    thinned = replace(lower_bound, capacity=claim("not_the_limit"))
+    (doubt,) = unsettled_doubts([answer("a", ranked=thinned)], None)
+    assert doubt.remedy is Remedy.STRETCH
     with_open = answer("a", ranked=lower_bound, open_levels=(LEVEL,))
     assert kinds(unsettled_doubts([with_open], None)) == [DoubtKind.OPEN_LEVELS]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.capacity.levels import ANY_LEVEL, LevelRange
 from tests.unit.plan.files import only_problem, planned
 
 pytestmark = pytest.mark.usefixtures("judged")
@@ -182,23 +183,27 @@ def test_rates_that_recorded_times_cannot_have_are_a_problem(
 
 
 @pytest.mark.parametrize("search", ["capacity", "curve"])
-def test_a_search_over_a_thinned_trace_is_refused(search: str, tmp_path: Path) -> None:
+def test_a_search_over_a_thinned_trace_asks_for_no_more_than_was_recorded(
+    search: str, tmp_path: Path
+) -> None:
     arrivals = {"process": "trace", "scale": "thin"}
     load = {"arrivals": arrivals, "search": search, "control": "request_rate"}
     slos = {"fast": {"ttft": "1s"}}
-    problem = only_problem(**of_trace(tmp_path, load), slos=slos)
-    assert problem.message == (
-        f"search {search!r} also tries rates above the recorded one, and thinning leaves out sessions"
-    )
-    parts = {"request_rate": ["0.5 * recorded", "recorded"]}
-    assert problem.hint == (
-        "measure parts of the recorded rate, as levels: {request_rate: [0.5 * recorded, recorded]}, "
-        "or take scale: stretch"
-    )
-    measured = {"arrivals": arrivals, "levels": parts}
-    assert planned(tmp_path / "x.yaml", **of_trace(tmp_path, measured), slos=slos).points
+    plan = planned(tmp_path / "x.yaml", **of_trace(tmp_path, load), slos=slos)
+    (of_thinned,) = plan.loads
+    assert of_thinned.sendable == LevelRange(lowest=0.5 / 3, highest=0.5), "one session of three"
+    first = plan.strategy(of_thinned, plan.deployments[0].id).ask()
+    assert first is not None and first.value <= 0.5
     arrivals["scale"] = "stretch"
-    assert planned(tmp_path / "x.yaml", **of_trace(tmp_path, load), slos=slos).points
+    stretched = planned(tmp_path / "x.yaml", **of_trace(tmp_path, load), slos=slos)
+    assert stretched.loads[0].sendable == ANY_LEVEL
+
+
+def test_a_search_cannot_change_the_rate_of_times_that_are_not_scaled(tmp_path: Path) -> None:
+    load = {"arrivals": "trace", "search": "capacity", "control": "request_rate"}
+    problem = only_problem(**of_trace(tmp_path, load), slos={"fast": {"ttft": "1s"}})
+    assert problem.message == "search 'capacity' cannot change the rate of recorded arrivals"
+    assert problem.hint == "give arrivals: {process: trace, scale: stretch}, or thin"
 
 
 def test_drawn_workloads_have_no_recorded_rate(tmp_path: Path) -> None:

@@ -122,6 +122,10 @@ def test_where_nothing_holds_each_question_names_the_limit_to_change_first() -> 
             Doubt(DoubtKind.CAPACITY_NOT_REACHED, ("a",), Remedy.HIGHER_LEVELS, levels=AT_LEVEL),
             "limit not reached (a); to decide: measure above 8 req/s",
         ),
+        (
+            Doubt(DoubtKind.CAPACITY_NOT_REACHED, ("a",), Remedy.STRETCH, levels=AT_LEVEL),
+            "limit not reached (a); to decide: scale: stretch, or a busier trace",
+        ),
         (Doubt(DoubtKind.INCOMPARABLE, ("a",)), "cannot be compared (a)"),
         (
             Doubt(DoubtKind.ONE_START, ("a", "b"), Remedy.MORE_STARTS, to_remedy=("a",)),

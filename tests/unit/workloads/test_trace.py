@@ -145,6 +145,8 @@ def test_thinning_leaves_out_whole_sessions_and_lower_levels_have_some_of_higher
     starts = half.starts_s(1500.0, None)
     assert starts is not None
     assert 2 * len(starts) / 1500.0 == pytest.approx(0.5, rel=0.15)
+    rounded = at_rate(workload, 1.015 * (workload.recorded_rate() or 0.0), "thin")
+    assert rounded.mean_turns == at_rate(workload, 1.0, "recorded").mean_turns, "all are sent"
     with pytest.raises(InputError, match=r"more than the recorded.*take scale: stretch"):
         at_rate(workload, 3.0, "thin")
 
