@@ -425,6 +425,8 @@ def _observed(store: Store, point: StoredPoint) -> list[dict[str, object]]:
         components.append(component)
     for gpu, readings in _by(gpus, "gpu_uuid"):
         components.append(_component_of(readings, _OF_GPUS, label, str(gpu)))
+    if not point.deployment.launched:
+        return components  # the host that was read is that of the clients
     for host, readings in _by(hosts, "host"):
         components.append(_component_of(readings, _OF_HOSTS, label, str(host)))
     return components

@@ -504,7 +504,9 @@ class TelemetryRow(AttemptKey):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostRow(AttemptKey):
-    """One reading of a host of a launch, twice a second while a point runs."""
+    """One reading of a host of a launch, or of the host of ``load``, twice a second while a point
+    runs.
+    """
 
     host: A[str, "name of the host"]
     unix_ns: A[int, "its wall clock at the reading"]

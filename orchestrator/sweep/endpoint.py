@@ -21,6 +21,7 @@ from orchestrator.spec.load import Level
 from orchestrator.sweep.attempt import Attempt
 from orchestrator.sweep.detect_dialect import EndpointDialect
 from orchestrator.sweep.measure import Measurer
+from orchestrator.sweep.own_host import OwnHost
 from orchestrator.sweep.replicas import Replicas
 
 START_LEAD_S = 0.05  # seconds before the common start of clients on this machine
@@ -46,7 +47,7 @@ def measure_here(
     try:
         borrowed = cluster.clients(clients, {})
         measurer = Measurer(
-            Replicas((), point.targets),
+            Replicas((), point.targets, own_host=OwnHost()),
             borrowed,
             stopped=stopped,
             tell=tell,

@@ -29,6 +29,7 @@ from orchestrator.sweep.detect_dialect import EndpointDialect
 from orchestrator.sweep.earlier_attempts import spoilt_of
 from orchestrator.sweep.endpoint import START_LEAD_S, EndpointRun
 from orchestrator.sweep.measure import Measurer
+from orchestrator.sweep.own_host import OwnHost
 from orchestrator.sweep.replicas import Replicas
 from orchestrator.sweep.words import claim_words, level_words, measured_words
 
@@ -214,7 +215,7 @@ class CapacitySearch:
 
     def _measurer(self, cluster: LocalCluster, clients: int) -> Measurer:
         return Measurer(
-            Replicas((), (self.target,)),
+            Replicas((), (self.target,), own_host=OwnHost()),
             cluster.clients(clients, {}),
             stopped=self._has_waited_enough,
             tell=self.tell,

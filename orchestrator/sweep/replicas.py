@@ -25,6 +25,7 @@ from orchestrator.telemetry.clock_offset import ClockOffset, clock_offset
 
 if TYPE_CHECKING:
     from orchestrator.cluster.protocol import Agent
+    from orchestrator.sweep.own_host import OwnHost
     from orchestrator.telemetry.engine_metrics import Sample
     from orchestrator.telemetry.node_sampler import NodeTelemetry
 
@@ -35,7 +36,8 @@ class Replicas:
 
     ``roles``: the role of each placement; a router is watched, but has no cache and no metrics.
     ``cache``: state of the prefix caches as long as nothing empties them. ``vocab_size``: the
-    model's, if the servers report it.
+    model's, if the servers report it. ``own_host``: is sampled beside an endpoint that this host
+    loads.
     """
 
     def __init__(
@@ -45,11 +47,13 @@ class Replicas:
         cache: CacheState = "unknown",
         vocab_size: int | None = None,
         roles: Sequence[str] = (),
+        own_host: OwnHost | None = None,
     ) -> None:
         self.targets = tuple(targets)
         self.vocab_size = vocab_size
         self._placements = placements
         self._cache = cache
+        self._own_host = own_host
         self._roles = tuple(roles) or ("",) * len(placements)
         self._hosts: dict[str, ReplicaHost] = {}  # by address, since ``begin_metrics``
         self._engines = []
@@ -138,6 +142,8 @@ class Replicas:
         uses the hosts. ``clients``: as in ``end_hosts``. ``own_clock``: the driver's, in Unix
         nanoseconds.
         """
+        if self._own_host is not None:
+            self._own_host.begin([pid for _, pid in clients])
         host_agents = self._agent_per_host()
         self._hosts = {}
         for address, name in host_names(host_agents).items():
@@ -176,8 +182,8 @@ class Replicas:
         return samples
 
     def end_telemetry(self) -> list[NodeTelemetry]:
-        """What the agents sampled of GPUs and hosts since ``begin_metrics``; lost agents are
-        missing.
+        """What agents sampled of GPUs and hosts since ``begin_metrics``, and what was sampled of
+        the own host; lost agents are missing.
         """
         sampled: list[NodeTelemetry] = []
         for agent in agents_of(self._placements):
@@ -185,6 +191,8 @@ class Replicas:
                 host = self._hosts.get(agent.allocation.address, NO_HOST)
                 telemetry = agent.end_telemetry()
                 sampled.append(replace(telemetry, host=host.name, clock=host.clock))
+        if self._own_host is not None:
+            sampled.append(self._own_host.end())
         return sampled
 
 

@@ -191,3 +191,21 @@ def test_hosts_of_one_name_are_told_apart_by_their_address() -> None:
         "10.0.0.2": "n (10.0.0.2)",
         "10.0.0.3": "m",
     }
+
+
+class FakeOwnHost:
+    """Notes whose processes are its own."""
+
+    def begin(self, clients: list[int]) -> None:
+        self.clients = clients
+
+    def end(self) -> NodeTelemetry:
+        return NodeTelemetry(host="here")
+
+
+def test_beside_an_endpoint_the_own_host_is_sampled() -> None:
+    own_host = FakeOwnHost()
+    endpoint = replicas([], own_host=own_host)
+    endpoint.begin_metrics([("here", 7), ("here", 8)])
+    assert own_host.clients == [7, 8]
+    assert [telemetry.host for telemetry in endpoint.end_telemetry()] == ["here"]
