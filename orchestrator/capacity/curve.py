@@ -110,9 +110,9 @@ class Curve:
         """The rung nearest to a level, of those that are the highest level halved again and again."""
         highest = self._sendable.highest
         halvings = max(round(math.log2(highest / level)), 0)
-        while halvings and highest / 2**halvings < self._sendable.lowest:
+        while halvings and highest / 2.0**halvings < self._sendable.lowest:
             halvings -= 1
-        return highest / 2**halvings
+        return highest / 2.0**halvings
 
     def _repeats_left(self) -> list[float]:
         """The levels that are still to be repeated, each as often as it lacks attempts: first those
@@ -151,8 +151,8 @@ class Curve:
 
     @property
     def _highest_rung(self) -> float:
-        """A ladder without a highest level ends above what can be sent, so that its bend is left
-        out: the curve may go on there.
+        """Infinite where any level can be sent: such a ladder ends when a rung is more than a client
+        can hold, and its bend is left out, because the curve may go on there.
         """
         return math.inf if self._sendable == ANY_LEVEL else self._sendable.highest
 
