@@ -3,6 +3,7 @@
 ``capacities.py`` finds what each deployment holds, ``doubts.py`` finds why the order may be wrong.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -128,6 +129,18 @@ class Comparison:
     @property
     def certain(self) -> bool:
         return self.certainty in CERTAIN
+
+    @property
+    def tied(self) -> tuple[RankedDeployment, ...]:
+        """The deployments behind the first of the ranking that are ranked by the same value."""
+        if not self.ranking:
+            return ()
+        first, *others = self.ranking
+        return tuple(
+            other
+            for other in others
+            if other.is_estimate == first.is_estimate and other.ranking_value == first.ranking_value
+        )
 
     @property
     def labels_within_model_error(self) -> frozenset[str]:
@@ -369,10 +382,14 @@ def _ranking(
         if note is not None:
             ranked = replace(ranked, notes=(*ranked.notes, note))
         ranking.append(ranked)
-    # claims come first: an estimate was not shown to hold
-    return sorted(
-        ranking, key=lambda ranked: (ranked.is_estimate, -ranked.ranking_value, ranked.label)
-    )
+    return sorted(ranking, key=_place_in_ranking)
+
+
+def _place_in_ranking(ranked: RankedDeployment) -> tuple[bool, float, float, str]:
+    """Claims come first, since an estimate was not shown to hold; of equal ones the surer."""
+    lower = ranked.throughput.lower
+    surely = 0.0 if math.isnan(lower) else lower
+    return ranked.is_estimate, -ranked.ranking_value, -surely, ranked.label
 
 
 def _without_disagreeing(answer: DeploymentAnswer, slo: Slo) -> DeploymentAnswer:

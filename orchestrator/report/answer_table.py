@@ -262,7 +262,7 @@ def _ranking_text(document: ComparisonDocument, unit: str, view: AnswerView) -> 
     if not document.ranking:
         yield from view.form.note(document.verdict)
         return
-    winner = ranked_text(document.ranking[0].deployment, unit)
+    winner = winner_text(document, unit)
     among = among_text(document.comparison)
     yield from view.form.heading(f"best{among}: {winner}", "bold green")
     yield from _ranking_table(document, view)
@@ -312,6 +312,17 @@ def ranked_text(deployment: RankedDeployment, unit: str = "") -> str:
     if not unit:
         return f"{name}: {value} ({interval})"
     return f"{name}: {value} {unit} ({confidence_text(throughput)}: {interval})"
+
+
+def winner_text(document: ComparisonDocument, unit: str = "") -> str:
+    """The first of a ranking as ``ranked_text``, and how many others are ranked by its value.
+
+    ``document``: must have a ranking.
+    """
+    comparison = document.comparison
+    text = ranked_text(comparison.ranking[0], unit)
+    tied = len(comparison.tied)
+    return f"{text}, a tie with {tied} more" if tied else text
 
 
 # The ranking
@@ -537,11 +548,11 @@ def _only_answer(document: ComparisonDocument, form: Form) -> Iterator[str]:
     if not document.ranking:
         yield from _no_answer(document, form)
         return
-    winner, *others = [ranked.deployment for ranked in document.ranking]
     among = among_text(document.comparison)
-    yield from form.heading(f"best{among}: {ranked_text(winner, document.unit)}", "bold green")
-    if others:
-        yield from form.note(f"  runner-up: {ranked_text(others[0])}")
+    winner = winner_text(document, document.unit)
+    yield from form.heading(f"best{among}: {winner}", "bold green")
+    if len(document.ranking) > 1:
+        yield from form.note(f"  runner-up: {ranked_text(document.ranking[1].deployment)}")
     if document.comparison.certain:
         yield from form.note(f"  {document.verdict}")
 
@@ -554,7 +565,7 @@ def _several_answers(section: _Section, form: Form) -> Iterator[str]:
         if not document.ranking:
             yield from _no_answer(document, form, f"{name}: ")
             continue
-        winner = ranked_text(document.ranking[0].deployment)
+        winner = winner_text(document)
         certain = ", certain" if document.comparison.certain else ""
         among = among_text(document.comparison)
         yield from form.heading(f"  best{among} under {name}: {winner}{certain}", "bold green")

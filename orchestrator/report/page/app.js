@@ -719,7 +719,7 @@ const app = (() => {
     } else if (winner === undefined) {
       text = whyNothingIsRanked();
     } else {
-      text = rankedText(winner);
+      text = rankedText(winner) + tieText(winner);
       if (runnerUp !== undefined) text += `; runner-up ${rankedText(runnerUp)}`;
       caution = cautions(winner, runnerUp).join("; ");
     }
@@ -756,6 +756,13 @@ const app = (() => {
     const { estimate, lower, upper } = ranked.throughput;
     const name = `${ranked.deployment.label} at ${ranking.loadText(ranked)}`;
     return `${name}: ${number(estimate)} ${unit()} (${confidence()}: ${number(lower)}-${number(upper)})`;
+  }
+
+  /* As winner_text() of answer_table.py says it. */
+  function tieText(winner) {
+    const { estimate } = winner.throughput;
+    const tied = shown.result.ranking.filter((each) => each !== winner && each.throughput.estimate === estimate);
+    return tied.length > 0 ? `, a tie with ${tied.length} more` : "";
   }
 
   /* What the ranking below is not, also under the limits of the file. */

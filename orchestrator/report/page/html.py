@@ -12,7 +12,7 @@ from orchestrator.analysis.points import StoredPoint
 from orchestrator.base.text import counted
 from orchestrator.capacity.answers import level_of
 from orchestrator.capacity.best import Comparison
-from orchestrator.report.answer_table import ranked_text
+from orchestrator.report.answer_table import ranked_text, winner_text
 from orchestrator.report.capacity_table import estimate_cells
 from orchestrator.report.documents.answer import AnswerDocument, ComparisonDocument, answer_document
 from orchestrator.report.efficiency_words import mbu_text
@@ -248,4 +248,4 @@ def _headline(comparison: ComparisonDocument) -> str:
     """The winner, its load and its interval; the verdict if there is none."""
     if not comparison.ranking:
         return comparison.verdict
-    return ranked_text(comparison.ranking[0].deployment, comparison.unit)
+    return winner_text(comparison, comparison.unit)

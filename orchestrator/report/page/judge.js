@@ -711,10 +711,12 @@ const judge = (() => {
     };
   }
 
-  /* Most throughput first; equal ones by their names. */
+  /* Most throughput first; of equal ones that with the higher lower bound, then by their names. */
   function comparedRanked(first, second) {
     const difference = second.throughput.estimate - first.throughput.estimate;
     if (difference !== 0) return difference;
+    const surer = (second.throughput.lower || 0) - (first.throughput.lower || 0);
+    if (surer !== 0) return surer;
     return first.deployment.label < second.deployment.label ? -1 : 1;
   }
 

@@ -17,6 +17,7 @@ from orchestrator.analysis.slo import format_limits, format_slo, parse_slo
 from orchestrator.base.errors import ProblemsError
 from orchestrator.capacity.answers import Group, MissingLevel, SearchRules
 from orchestrator.capacity.best import ComparisonRules, best, group_of
+from orchestrator.report.answer_table import winner_text
 from orchestrator.report.as_json import answer_json, point_json
 from orchestrator.report.documents.answer import answer_document
 from orchestrator.report.documents.point import PointDocument, point_document
@@ -685,6 +686,29 @@ def test_a_simulation_is_never_certain_and_names_those_within_the_error_of_its_m
     )
     assert answer["decide"][0] == "measure these 2"  # without a plan, no shortlist of it
     assert "start" not in " ".join(answer["decide"])  # a model does the same at each start
+
+
+def error_within(tpot: float) -> str:
+    """The prediction of a deployment whose model is off by at most this factor."""
+    within = {"ttft": tpot, "tpot": tpot}
+    error = {"ttft": 0.1, "tpot": 0.1, "source": "s", "within": within, "counted": False}
+    return json.dumps({"error": error})
+
+
+def test_of_equal_deployments_the_surer_stands_first_and_the_headline_says_tie(
+    sweep: Sweep,
+) -> None:
+    for name, tpot in (("d0", 2.0), ("d1", 1.1), ("d2", 1.5)):
+        sweep.deployment(name, predicted_json=error_within(tpot))
+        sweep.level(name, 8 if name == "d2" else 16, simulated=True)
+    points = load_points(sweep.store, SLO)
+    (document,) = answer_document(best(points, SLO)).comparisons
+    assert [ranked.deployment.label for ranked in document.ranking] == [
+        "label-d1",
+        "label-d0",
+        "label-d2",
+    ]
+    assert winner_text(document).endswith(", a tie with 1 more")
 
 
 def test_repeats_are_pooled_and_the_bad_ones_left_out(sweep: Sweep) -> None:
