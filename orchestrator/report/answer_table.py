@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -65,6 +64,7 @@ FEW_ROWS = 3  # of each ranking where there are more than two rankings
 BAR = 8  # width in characters
 EIGHTHS = " ▏▎▍▌▋▊▉"
 UNCERTAIN = "not certain: "
+UNCERTAIN_IN_ALL = "not certain, in every ranking: "
 # below simulated throughputs whose intervals have no width
 KEPT_UP = "no width: throughput is what was sent; attainment says how sure limits hold"
 AGREEMENT = "agreement"  # the title of a column
@@ -122,11 +122,11 @@ def best_text(answer: AnswerDocument, view: AnswerView) -> Iterator[str]:
         (document.comparison.experiment, document) for document in answer.comparisons
     )
     for documents in by_experiment.values():
-        shared = _shared_doubts(documents)
+        shared = _doubts_of_all(documents)
         for section in _sections(documents):
             yield from _section_text(section, shared, view)
-        if shared:
-            yield from _doubts_text(shared, documents, view)
+        yield from _doubts_text(shared, documents, view, UNCERTAIN_IN_ALL)
+        yield from _run_again_text(documents, form)
     for footnote in view.footnotes:
         yield from form.short_note(footnote, "dim")
     yield from _origin_notes(answer.comparisons, view.top, form)
@@ -145,7 +145,7 @@ def answer_text(rankings: Answers, view: AnswerView) -> Iterator[str]:
             yield from _only_answer(section.documents[0], form)
         else:
             yield from _several_answers(section, form)
-    yield from _doubts_text(_all_doubts(documents), documents, view, with_command=False)
+    yield from _doubts_text(_all_doubts(documents), documents, view)
     for answered in rankings.experiments:
         for slo in answered.unanswered:
             yield from form.note(f"note: no answer under {unanswered_text(slo)}")
@@ -275,15 +275,12 @@ def _remarks(
     """How certain the answer is, notes on deployments in the ranking, and what was left out."""
     if document.comparison.certain:
         yield from view.form.note(document.verdict)
-    shared_words = [line.words for line in shared]
-    own = [
-        line for line in doubt_lines(document.comparison.doubts) if line.words not in shared_words
-    ]
+    doubts = [line for line in doubt_lines(document.comparison.doubts) if line not in shared]
     if not document.ranking:
         yield from _left_out_text(document, view)
-        yield from _doubts_text(own, [document], view)
+        yield from _doubts_text(doubts, [document], view)
         return
-    yield from _doubts_text(own, [document], view)
+    yield from _doubts_text(doubts, [document], view)
     yield from _notes_text(document, view)
     yield from _left_out_text(document, view)
 
@@ -459,37 +456,44 @@ def _all_doubts(documents: Sequence[ComparisonDocument]) -> list[DoubtLine]:
     return merged(lines)
 
 
-def _shared_doubts(documents: Sequence[ComparisonDocument]) -> list[DoubtLine]:
-    """The doubts that more than one of these comparisons has."""
-    times: Counter[tuple[str, str]] = Counter()
-    for document in documents:
-        times.update(line.words for line in doubt_lines(document.comparison.doubts))
-    return [line for line in _all_doubts(documents) if times[line.words] > 1]
+def _doubts_of_all(documents: Sequence[ComparisonDocument]) -> list[DoubtLine]:
+    """The doubts that each of several comparisons has, about the same deployments."""
+    if len(documents) < 2:
+        return []
+    first, *others = [doubt_lines(document.comparison.doubts) for document in documents]
+    return [line for line in first if all(line in of_other for of_other in others)]
 
 
 def _doubts_text(
     lines: Sequence[DoubtLine],
     documents: Sequence[ComparisonDocument],
     view: AnswerView,
-    with_command: bool = True,
+    beginning: str = UNCERTAIN,
 ) -> Iterator[str]:
-    """A line per cause; below them, if it helps, the command that runs the experiment again."""
+    """A line per cause of doubt. ``beginning``: of the lines, where there is a ranking."""
     ranked: dict[str, None] = {}
     for document in documents:
         ranked.update((each.deployment.label, None) for each in document.ranking)
     for line in lines:
         if not (ranked or line.remedy):
             continue  # the lines on what is left out say why there is no ranking
-        before = UNCERTAIN if ranked and line.cause else ""
+        before = beginning if ranked and line.cause else ""
         text = doubt_line_text(line, ranked, view.width - len(before))
         yield from view.form.note(before + text, "yellow" if ranked else None)
         for change in line.first_changes:
             yield from view.form.note(f"  change first: {change}")
-    if with_command and any(line.is_run_again for line in lines):
-        commands = dict.fromkeys(document.comparison.run_command for document in documents)
-        for command in commands:
-            if command is not None:
-                yield from view.form.note(f"  run again: {command}")
+
+
+def _run_again_text(documents: Sequence[ComparisonDocument], form: Form) -> Iterator[str]:
+    """Once for all rankings, the commands that run an experiment again, where that helps."""
+    commands: dict[str, None] = {}
+    for document in documents:
+        comparison = document.comparison
+        helps = any(line.is_run_again for line in doubt_lines(comparison.doubts))
+        if helps and comparison.run_command is not None:
+            commands[comparison.run_command] = None
+    for command in commands:
+        yield from form.note(f"run again: {command}")
 
 
 # Notes on deployments in the ranking. Two kinds of notes are missing: that a load is not the limit

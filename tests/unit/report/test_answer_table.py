@@ -172,9 +172,10 @@ def test_what_is_in_doubt_of_several_rankings_is_said_once(store: Store) -> None
     assert len(lines) <= 25
     assert lines[0] == "chat of exp: some-org/m on cpu, output tokens/s per core"
     assert "under slo200 (ttft<=200ms,attainment>=0.9), 3 of 7 (--top 7)" in lines
-    assert [line for line in lines if line.startswith("not certain: ")] == [
-        "not certain: limit not reached (all 7); to decide: measure above 2 in flight",
-        "not certain: one start, spread unknown (all 7); to decide: starts: 2",
+    assert [line for line in lines if line.startswith("not certain")] == [
+        "not certain, in every ranking: limit not reached (all 7); to decide: measure above 2 in"
+        " flight",
+        "not certain, in every ranking: one start, spread unknown (all 7); to decide: starts: 2",
     ]
 
 
@@ -261,7 +262,7 @@ def test_an_experiment_that_would_go_on_names_its_command_once(store: Store) -> 
     lines = best_of(store, "interactive").splitlines()
     assert f"not certain: not measured yet ({label}); to decide: run again" in lines
     (command,) = [line for line in lines if "orchestrator run" in line]
-    assert command.startswith("  run again: orchestrator run ")
+    assert command.startswith("run again: orchestrator run ")
 
 
 def test_a_footnote_on_several_rankings_stands_once_below_them(store: Store) -> None:
