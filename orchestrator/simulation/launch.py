@@ -155,7 +155,7 @@ class SimulatedLaunch:
         settings = self._deployment.settings
         point = following.point
         measurement_id = following.measurement.measurement_id
-        tries = self._work.tries(measurement_id)
+        tries = self._work.tries.of(measurement_id)
         targets = tuple(Target("", settings.model, replica) for replica in range(engines.replicas))
         return LoadPoint(
             targets=targets,
@@ -193,7 +193,7 @@ class SimulatedLaunch:
         attempt; None if it is ok.
         """
         key = committed.measurement_id
-        if failure is None or given_up or not self._work.count_failure(key, failure):
+        if failure is None or given_up or not self._work.tries.count(key, failure):
             self._so_far.close(self._work, committed, failure, given_up)
         else:
             text = f"{failure.kind}: {failure.sentence}"

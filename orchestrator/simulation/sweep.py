@@ -128,7 +128,9 @@ class SimulatedSweep:
             if self._so_far.launches[work.deployment.id] and work.races:
                 work.yield_to_others()  # it has been launched before, and has yielded to others
             work.follow_race()
-            self._so_far.state.count(MeasurementCounts(skipped=work.skipped, refused=work.refused))
+            self._so_far.state.count(
+                MeasurementCounts(skipped=work.earlier.skipped, refused=work.earlier.refused)
+            )
         self._put_aside()
         self._so_far.shortlist.chosen |= self._so_far.launches.keys() & self._whole_s.keys()
 

@@ -1,35 +1,31 @@
-"""What is left to measure of one deployment: its search strategies, earlier commits, and how often
-things failed.
-"""
+"""What is left to measure of one deployment, by its search strategies and earlier commits."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 from functools import cache
 from itertools import count
 from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
-from orchestrator.base.errors import Failure, FailureClass, FailureKind, InputError
+from orchestrator.base.errors import InputError
 from orchestrator.capacity.race import Race, is_well_known
 from orchestrator.capacity.search import Capacity
 from orchestrator.capacity.strategy import ProbeWatch, Strategy
-from orchestrator.plan.cost import estimated_start_s
 from orchestrator.plan.model import Deployment, Measurement, Plan, PlannedLoad, Point
 from orchestrator.plan.order import QueueClass
 from orchestrator.results.records import AttemptData, Committed
 from orchestrator.spec.load import Control, Level
-from orchestrator.sweep.start_times import StartTimes
+from orchestrator.sweep.followed_race import FollowedRace
+from orchestrator.sweep.start_times import StartEstimate, StartTimes
+from orchestrator.sweep.tries import Tries
 
 if TYPE_CHECKING:
     from orchestrator.capacity.claim import Claim
 
 OVERHEAD_S = 2.0  # seconds that a point takes beside its load: barrier, verdict, commit
-# Failures of these kinds never forbid another try.
-UNLIMITED = frozenset({FailureKind.CLIENT_BOUND, FailureKind.PREEMPTED})
 
 
 class WorkStage(StrEnum):
@@ -40,6 +36,26 @@ class WorkStage(StrEnum):
     YIELDED = "yielded"  # begun, and it has let others be probed first
     DONE = "done"  # nothing is left, as far as is known now
     DOMINATED = "dominated"  # nothing is left, because others hold more load than it can
+
+
+class Knowledge(Enum):
+    """How much the searches of a deployment know of its capacities."""
+
+    ROUGH = auto()
+    GOOD = auto()  # all are well known
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierOutcomes:
+    """What earlier sweeps left of a deployment's measurements.
+
+    ``done``: ids of the measurements that it needs and that were committed. Of those, ``skipped``
+    succeeded, and ``refused`` failed and are not tried again.
+    """
+
+    done: frozenset[str]
+    skipped: int
+    refused: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +115,63 @@ class _Proposal:
     measurement: NextMeasurement
 
 
+@dataclass(frozen=True, slots=True)
+class _OpenWork:
+    """What is left of a deployment, as far as is known now.
+
+    ``proposal``: what is measured next. ``measurements``: all that are left, the next one included.
+    ``load_s``: expected seconds of all of them, without starts of the engines. ``later_starts``:
+    how many starts they take after the next start.
+    """
+
+    proposal: _Proposal | None = None
+    measurements: Sequence[NextMeasurement] = ()
+    load_s: float = 0.0
+    later_starts: int = 0
+
+    @property
+    def next(self) -> NextMeasurement | None:
+        return self.proposal.measurement if self.proposal is not None else None
+
+    @property
+    def start(self) -> int:
+        return self.next.measurement.start if self.next is not None else -1
+
+
+NOTHING_OPEN = _OpenWork()
+
+
+class _PlannedMeasurements:
+    """The measurements of one deployment as the plan has them. Each is made once: their ids are
+    hashes, and each is needed again and again.
+    """
+
+    def __init__(self, plan: Plan, deployment_id: str) -> None:
+        self._plan = plan
+        self._deployment_id = deployment_id
+        self.at = cache(self._measurement)
+        self._point_at = cache(self._point)
+
+    def _point(self, search: _WorkloadSearch, level: Level) -> Point:
+        return self._plan.point(self._deployment_id, search.load, level)
+
+    def _measurement(
+        self, search: _WorkloadSearch, level: Level, repeat: int, start: int | None
+    ) -> NextMeasurement:
+        """Make the measurement of one repeat. ``start``: which start of the deployment it belongs
+        to; None if the search's strategy does not decide on starts.
+        """
+        point = self._point_at(search, level)
+        return NextMeasurement(point, self._plan.measurement(point, repeat, start))
+
+
 class DeploymentWork:
     """The open measurements of one deployment, and what is known of how they went.
 
     ``committed``: measurement id -> its outcome in earlier sweeps. ``start_times``: those of the
     sweep; None: none is known.
     ``race``: what the searches of other deployments found. Each ``follow_race`` may change what
-    this deployment still needs, or end its searches. ``spoilt_tries``: measurement id -> how many
-    of its attempts were spoilt in earlier sweeps.
-
-    ``done``: ids of the measurements that it needs and that were committed before. Of those,
-    ``skipped`` succeeded, and ``refused`` failed and are not tried again.
+    this deployment still needs, or end its searches. ``spoilt_tries``: see ``Tries``.
     """
 
     def __init__(
@@ -123,39 +185,33 @@ class DeploymentWork:
     ) -> None:
         self.deployment = deployment
         self.avoid: frozenset[str] = frozenset()  # nodes whose infrastructure failed it
-        self._plan = plan
+        self.tries = Tries(spoilt_tries)
+        self._slos = plan.slos
         self._committed = committed
-        self._start_times = start_times or StartTimes()
-        self._race = race
-        self._followed_version = -1  # the version of the race that was looked at last
-        # whether it let others be probed first before, and after, its capacities were well known
-        self._yielded_before_known = False
-        self._yielded_after_known = False
+        self._start_estimate = StartEstimate.of(deployment, start_times or StartTimes())
+        self._followed = FollowedRace(race)
+        self._yielded_with: set[Knowledge] = set()  # what it knew when it let others go first
         self._searches = [
             _WorkloadSearch(load, plan.strategy(load, deployment.id, race))
             for load in plan.loads_of(deployment.id)
         ]
-        self._failures: Counter[tuple[str, FailureClass | FailureKind]] = Counter()
-        self._spoilt_tries = spoilt_tries
-        self._next: _Proposal | None = None
-        self._open: list[NextMeasurement] = []
-        self._estimated_start_s = estimated_start_s(deployment)
-        self._open_load_s = 0.0  # expected seconds of all open measurements, without starts
-        self._later_starts = 0  # starts that the open measurements take after the next start
-        # ids are hashes, and each is needed again and again
-        self._measurement_at = cache(self._make_measurement)
-        self._point_at = cache(self._make_point)
+        self._planned = _PlannedMeasurements(plan, deployment.id)
+        self._open = NOTHING_OPEN
+        self.earlier = self._follow_commits()
+        self._go_on()
+
+    def _follow_commits(self) -> EarlierOutcomes:
+        """Tell the searches what is committed already. Returns that."""
         earlier: list[Committed] = []
         for search in self._searches:
             earlier += self._tell_all(search)
         for planned in self._ahead():  # without the repeats that were just told
-            attempt = committed.get(planned.measurement.measurement_id)
+            attempt = self._committed.get(planned.measurement.measurement_id)
             if attempt is not None:
                 earlier.append(attempt)
-        self.done = frozenset(attempt.measurement_id for attempt in earlier)
-        self.skipped = sum(attempt.status == "ok" for attempt in earlier)
-        self.refused = len(earlier) - self.skipped
-        self._go_on()
+        done = frozenset(attempt.measurement_id for attempt in earlier)
+        skipped = sum(attempt.status == "ok" for attempt in earlier)
+        return EarlierOutcomes(done, skipped, refused=len(earlier) - skipped)
 
     # --- queries: none of them changes anything
 
@@ -164,33 +220,33 @@ class DeploymentWork:
         """What to measure next: of all that the strategies ask for, the lowest start, then the
         lowest repeat. It stays the same until it is closed or the race is followed.
         """
-        return self._next.measurement if self._next is not None else None
+        return self._open.next
 
     @property
     def start(self) -> int:
         """Which start of the deployment the next measurement belongs to; -1 if nothing is left."""
-        following = self.next  # read once: other threads may change it
-        return following.measurement.start if following is not None else -1
+        return self._open.start
 
     @property
     def left(self) -> int:
         """How many measurements are left, as far as is known now."""
-        return len(self._open)
+        return len(self._open.measurements)
 
     @property
     def open(self) -> frozenset[str]:
         """The ids of the measurements that are left, as far as is known now."""
-        return frozenset(following.measurement.measurement_id for following in self._open)
+        return frozenset(planned.measurement.measurement_id for planned in self._open.measurements)
 
     @property
     def watch(self) -> ProbeWatch | None:
         """What the next measurement must find out, after which it may end early; None if it is not
         a probe.
         """
-        capacity = self._next.search.capacity if self._next is not None else None
+        proposal = self._open.proposal
+        capacity = proposal.search.capacity if proposal is not None else None
         if capacity is None:
             return None
-        return ProbeWatch(self._plan.slos, capacity.before, capacity.size)
+        return ProbeWatch(self._slos, capacity.before, capacity.size)
 
     def claims(self, workload: str) -> Mapping[str, Claim]:
         """SLO name -> what is known of its capacity under a workload; empty if its strategy does
@@ -211,18 +267,19 @@ class DeploymentWork:
     def open_levels(self, workload: str) -> frozenset[Level]:
         """The levels of a workload with measurements that are left, as far as is known now."""
         return frozenset(
-            planned.point.level for planned in self._open if planned.point.workload.name == workload
+            planned.point.level
+            for planned in self._open.measurements
+            if planned.point.workload.name == workload
         )
 
     @property
     def stage(self) -> WorkStage:
         """How far the work on the deployment is."""
-        if not self._open:
+        if not self.left:
             return WorkStage.DOMINATED if self._is_dominated() else WorkStage.DONE
         if not self.has_begun:
             return WorkStage.NEW
-        has_yielded = self._yielded_before_known or self._yielded_after_known
-        return WorkStage.YIELDED if has_yielded else WorkStage.BEGUN
+        return WorkStage.YIELDED if self._yielded_with else WorkStage.BEGUN
 
     @property
     def has_begun(self) -> bool:
@@ -245,28 +302,28 @@ class DeploymentWork:
         """
         if not self.races:
             return False
-        if self._is_well_known:
-            has_yielded = self._yielded_after_known
-        else:
-            has_yielded = self._yielded_before_known
-        if has_yielded:
+        if self._knowledge in self._yielded_with:
             return False
         return all(search.can_wait for search in self._searches)
 
     @property
-    def _is_well_known(self) -> bool:
-        """Whether all the capacities that it is searched for are well known."""
+    def _knowledge(self) -> Knowledge:
+        """How much is known of all the capacities that it is searched for."""
         for search in self._searches:
             if search.capacity is None:
                 continue
             if not all(is_well_known(claim) for claim in search.capacity.claims().values()):
-                return False
-        return True
+                return Knowledge.ROUGH
+        return Knowledge.GOOD
 
     @property
     def races(self) -> bool:
         """Whether others may beat it."""
         return self._race is not None and not self._race.full_grid
+
+    @property
+    def _race(self) -> Race | None:
+        return self._followed.race
 
     @property
     def standing(self) -> float:
@@ -285,13 +342,16 @@ class DeploymentWork:
     @property
     def start_estimate_s(self) -> float:
         """Seconds that its engine takes to start: see ``StartTimes.expected_s``."""
-        return self._start_times.expected_s(self.deployment, self._estimated_start_s)
+        return self._start_estimate.seconds
 
     def estimate_s(self) -> float:
         """Seconds the next launch will take, start included, as far as is known now."""
-        start = self.start
-        of_next_start = [planned for planned in self._open if planned.measurement.start == start]
-        return self.start_estimate_s + sum(expected_s(planned.point) for planned in of_next_start)
+        left = self._open  # read once: other threads may change it
+        load_s = 0.0
+        for planned in left.measurements:
+            if planned.measurement.start == left.start:
+                load_s += expected_s(planned.point)
+        return self.start_estimate_s + load_s
 
     def first_s(self) -> float:
         """Seconds the next launch will take up to the end of its first measurement; 0 if nothing is
@@ -306,16 +366,9 @@ class DeploymentWork:
         """Seconds for all that is left, without the start of the next launch. ``slowness``: see
         ``SweepState``. ``extra_starts``: how many starts to assume in addition to those that follow the next launch.
         """
-        starts = self._later_starts + extra_starts
-        start_s = starts * self.start_estimate_s
-        return start_s + self._open_load_s * slowness
-
-    def tries(self, key: str) -> int:
-        """How often the measurement with this id has failed or been spoilt, for whatever reason.
-        Each try sends other prompts.
-        """
-        failures = sum(number for (name, _), number in self._failures.items() if name == key)
-        return failures + self._spoilt_tries.get(key, 0)
+        left = self._open
+        start_s = (left.later_starts + extra_starts) * self.start_estimate_s
+        return start_s + left.load_s * slowness
 
     # --- commands
 
@@ -323,17 +376,12 @@ class DeploymentWork:
         """Look at what others hold by now, because what is next and what is left may depend on
         that.
         """
-        if self._race is None or self._race.version == self._followed_version:
-            return
-        if self._look_at_race():
+        if self._followed.has_moved and self._look_at_race():
             self._go_on()
 
     def yield_to_others(self) -> None:
         """Its launch ends so that others are probed first."""
-        if self._is_well_known:
-            self._yielded_after_known = True
-        else:
-            self._yielded_before_known = True
+        self._yielded_with.add(self._knowledge)
 
     def hurry(self, left_s: float) -> None:
         """Tell its searches how many seconds are left for them."""
@@ -346,9 +394,10 @@ class DeploymentWork:
         """Tell the strategy that asked for the next measurement how it ended. ``given_up``: the
         engines cannot be started, which ends a search for a capacity.
         """
-        assert self._next is not None
-        search = self._next.search
-        following = self._next.measurement
+        proposal = self._open.proposal
+        assert proposal is not None
+        search = proposal.search
+        following = proposal.measurement
         search.tell(following.point.level, following.measurement.repeat, attempt)
         if given_up and search.capacity is not None:
             self._tell_race(search, over=True)
@@ -361,27 +410,11 @@ class DeploymentWork:
         for search in self._searches:
             self._tell_race(search, over=True)
         self._searches = []
-        self._next = None
-        self._open = []
-
-    def count_failure(self, key: str, failure: Failure) -> bool:
-        """Count a failure under ``key``. Returns whether its class allows another try; each class
-        is counted separately.
-
-        There is no limit for preemptions, nor for points that the clients slowed down: those fail
-        only as long as the cluster has more clients (measure.py: ``judged``).
-        """
-        if failure.kind in UNLIMITED:
-            self._failures[key, failure.kind] += 1
-            return True
-        self._failures[key, failure.failure_class] += 1
-        return self._failures[key, failure.failure_class] <= failure.failure_class.retries
+        self._open = NOTHING_OPEN
 
     def _look_at_race(self) -> bool:
         """Let every search look at the race. Returns whether any of them saw something new."""
-        if self._race is not None:
-            # read first: what changes meanwhile is seen next time
-            self._followed_version = self._race.version
+        self._followed.look()
         saw_news = False
         for search in self._searches:
             if search.capacity is not None and search.capacity.look():
@@ -398,21 +431,26 @@ class DeploymentWork:
             if following is not None:
                 proposals.append(_Proposal(search, following))
             self._tell_race(search)
-        self._next = min(proposals, key=lambda proposal: proposal.measurement.turn, default=None)
-        self._open = [
+        proposal = min(proposals, key=lambda proposal: proposal.measurement.turn, default=None)
+        self._open = self._open_work(proposal)
+
+    def _open_work(self, proposal: _Proposal | None) -> _OpenWork:
+        """What is left once the searches have asked for what they want next."""
+        measurements = [
             planned
             for planned in self._ahead()
             if planned.measurement.measurement_id not in self._committed
         ]
-        if self._next is not None and not self._open:
+        if proposal is not None and not measurements:
             raise InputError(
-                f"the search {self._next.search.load.search!r} asks for a level that its `ahead` "
+                f"the search {proposal.search.load.search!r} asks for a level that its `ahead` "
                 "does not name"
             )
-        self._open_load_s = sum(expected_s(planned.point) for planned in self._open)
-        self._later_starts = len(
-            {planned.measurement.start for planned in self._open} - {self.start}
-        )
+        starts = {planned.measurement.start for planned in measurements}
+        if proposal is not None:
+            starts.discard(proposal.measurement.measurement.start)
+        load_s = sum(expected_s(planned.point) for planned in measurements)
+        return _OpenWork(proposal, measurements, load_s, len(starts))
 
     def _next_of(self, search: _WorkloadSearch) -> NextMeasurement | None:
         """The first measurement that one strategy asks for and that is not committed; None once it
@@ -423,7 +461,7 @@ class DeploymentWork:
             if level is None:
                 return None
             repeat = next(search.repeats_of(level))
-            following = self._measurement_at(search, level, repeat, search.start)
+            following = self._planned.at(search, level, repeat, search.start)
             attempt = self._committed.get(following.measurement.measurement_id)
             if attempt is None:
                 return following
@@ -451,7 +489,7 @@ class DeploymentWork:
             repeats = {level: search.repeats_of(level) for level in levels}
             for level in levels:
                 repeat = next(repeats[level])
-                ahead.append(self._measurement_at(search, level, repeat, search.start))
+                ahead.append(self._planned.at(search, level, repeat, search.start))
         return ahead
 
     def _tell_all(self, search: _WorkloadSearch) -> list[Committed]:
@@ -473,31 +511,12 @@ class DeploymentWork:
             point = attempt.point
             level = Level(control=cast("Control", point.control), value=point.level)
             start = point.start if search.start is not None else None
-            planned = self._measurement_at(search, level, point.repeat, start)
+            planned = self._planned.at(search, level, point.repeat, start)
             # an attempt with another id belongs to another search
             if planned.measurement.measurement_id == attempt.measurement_id:
                 search.tell(level, point.repeat, attempt)
                 attempts.append(attempt)
         return attempts
-
-    def _make_point(self, search: _WorkloadSearch, level: Level) -> Point:
-        return self._plan.point(self.deployment.id, search.load, level)
-
-    def _make_measurement(
-        self, search: _WorkloadSearch, level: Level, repeat: int, start: int | None
-    ) -> NextMeasurement:
-        """Make the measurement of one repeat. ``start``: which start of the deployment it belongs
-        to; None if the search's strategy does not decide on starts.
-        """
-        point = self._point_at(search, level)
-        return NextMeasurement(point, self._plan.measurement(point, repeat, start))
-
-
-def start_key(start: int) -> str:
-    """The key under which failures of a start of the engine are counted. Those of a measurement are
-    counted under its id.
-    """
-    return f"start {start}"
 
 
 def expected_s(point: Point) -> float:

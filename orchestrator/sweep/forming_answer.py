@@ -104,7 +104,7 @@ class FormingAnswer:
         for work in entered:
             self._loads[work.deployment.id] = self._plan.loads_of(work.deployment.id)
         has_lists = any(not load.searches for load in self._plan.loads)
-        has_stored = any(work.done for work in entered)
+        has_stored = any(work.earlier.done for work in entered)
         if has_stored and self._slos and (has_lists or self._searches_concurrency):
             self._recall(entered, store)
         for work in entered:
@@ -195,7 +195,7 @@ class FormingAnswer:
                     continue
                 self._described.setdefault(work.deployment.id, point.deployment)
                 for repeat in point.repeats:
-                    if repeat.head.measurement_id in work.done:
+                    if repeat.head.measurement_id in work.earlier.done:
                         self._keep(work.deployment.id, slo, repeat)
 
     def _add(self, attempt: AttemptData, slo: Slo) -> None:
@@ -229,7 +229,7 @@ class FormingAnswer:
         workload = load.workload.name
         divisor = self._entrants[deployment_id].divisor
         is_by_points = not load.searches or load.control == "concurrency"
-        if is_by_points and slo.name in self._unread and work.done:
+        if is_by_points and slo.name in self._unread and work.earlier.done:
             return UNKNOWN
         if not load.searches:
             points = self._points(deployment_id, workload, slo)

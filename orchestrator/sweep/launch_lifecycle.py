@@ -39,13 +39,13 @@ from orchestrator.sweep.deployment_work import (
     DeploymentWork,
     NextMeasurement,
     expected_s,
-    start_key,
 )
 from orchestrator.sweep.engine_start import EngineStart, LaunchHooks, SweepStopped
 from orchestrator.sweep.launch_state import Announced, LaunchEvent
 from orchestrator.sweep.measure import Measurer
 from orchestrator.sweep.outlook import Outlook
 from orchestrator.sweep.state import MeasurementCounts, SweepState
+from orchestrator.sweep.tries import start_key
 from orchestrator.sweep.words import (
     broken_output_text,
     claim_words,
@@ -389,7 +389,7 @@ class LaunchLifecycle:
             dialect=dialect,
             count_text=self._count_text.get(dialect.path, False),
             **point.load_rules(),
-            seed=following.measurement.tried(self._work.tries(measurement_id)).seed,
+            seed=following.measurement.tried(self._work.tries.of(measurement_id)).seed,
             # each client looks for the tokenizer on its own node
             tokenizer=settings.tokenizer or settings.model,
             vocabulary=ids_within(measurer.replicas.vocab_size),
@@ -419,7 +419,7 @@ class LaunchLifecycle:
             self._context.state.add_span(attempt.loaded.span_unix_ns)
         if failure is None:
             self._context.breakers.measured(self._nodes)
-        if failure is None or not self._work.count_failure(key, failure):
+        if failure is None or not self._work.tries.count(key, failure):
             close(self._context, self._outlook, self._work, committed, failure)
             self._context.tell_standing(self._work, committed)
         else:
@@ -442,7 +442,7 @@ class LaunchLifecycle:
         """Count a failure of the launch and tell the user of it. Returns whether the engines are
         started again.
         """
-        is_tried_again = self._work.count_failure(start_key(self._start_index), failure)
+        is_tried_again = self._work.tries.count(start_key(self._start_index), failure)
         self._tell("retry" if is_tried_again else "gave_up", failure.sentence)
         return is_tried_again
 

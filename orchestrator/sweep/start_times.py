@@ -1,5 +1,7 @@
 """How long the engines of a sweep took to start, and how that compares with what was estimated."""
 
+from __future__ import annotations
+
 import threading
 from dataclasses import dataclass
 
@@ -57,3 +59,20 @@ class StartTimes:
         """
         with self._lock:
             return {engine: starts.factor for engine, starts in self._of_engine.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class StartEstimate:
+    """How long the next start of one deployment will take. ``planned_s``: by the plan."""
+
+    deployment: Deployment
+    times: StartTimes
+    planned_s: float
+
+    @classmethod
+    def of(cls, deployment: Deployment, times: StartTimes) -> StartEstimate:
+        return cls(deployment, times, estimated_start_s(deployment))
+
+    @property
+    def seconds(self) -> float:
+        return self.times.expected_s(self.deployment, self.planned_s)

@@ -281,8 +281,10 @@ class Sweep:
             work.follow_race()
         self._context.answer.enter(works, store)
         for work in works:
-            self._state.count(MeasurementCounts(skipped=work.skipped, refused=work.refused))
-            if work.refused:
+            self._state.count(
+                MeasurementCounts(skipped=work.earlier.skipped, refused=work.earlier.refused)
+            )
+            if work.earlier.refused:
                 self._tell_refused(work)
             if work.left:
                 self._queued[work.deployment.id] = work
@@ -314,7 +316,7 @@ class Sweep:
         return settled
 
     def _tell_refused(self, work: DeploymentWork) -> None:
-        text = f"{counted(work.refused, 'measurement')} failed before and would fail again"
+        text = f"{counted(work.earlier.refused, 'measurement')} failed before and would fail again"
         text = f"{text}; --retry-failed tries them again"
         self._context.tell(Event("refused", text, work.deployment.label))
 
@@ -324,7 +326,7 @@ class Sweep:
         done: set[str] = set()
         for work in works:
             left |= work.open
-            done |= work.done
+            done |= work.earlier.done
         again = [attempt for key, attempt in spoilt.open.items() if key in left]
         kept = [attempt for key, attempt in spoilt.kept.items() if key in done]
         self._state.count(MeasurementCounts(kept=len(kept)))

@@ -10,7 +10,8 @@ from orchestrator.base.errors import Failure, FailureClass, FailureKind
 from orchestrator.capacity.race import Race
 from orchestrator.plan.order import QueueClass
 from orchestrator.results.records import Committed
-from orchestrator.sweep.deployment_work import DeploymentWork, WorkStage, start_key
+from orchestrator.sweep.deployment_work import DeploymentWork, WorkStage
+from orchestrator.sweep.tries import start_key
 from tests.unit.plan.files import measurements
 from tests.unit.sweep.simulation import plan_of
 
@@ -34,34 +35,34 @@ def failure(of: FailureClass) -> Failure:
     "of", [one for one in FailureClass if one is not FailureClass.CLIENT_BOUND]
 )
 def test_a_class_is_tried_again_as_often_as_it_says(work: DeploymentWork, of: FailureClass) -> None:
-    answers = [work.count_failure(start_key(0), failure(of)) for _ in range(of.retries + 2)]
+    answers = [work.tries.count(start_key(0), failure(of)) for _ in range(of.retries + 2)]
     assert answers == [True] * of.retries + [False, False]
 
 
 def test_points_that_clients_slowed_down_are_repeated_without_limit(
     work: DeploymentWork,
 ) -> None:
-    assert all(work.count_failure("m1", failure(FailureClass.CLIENT_BOUND)) for _ in range(9))
+    assert all(work.tries.count("m1", failure(FailureClass.CLIENT_BOUND)) for _ in range(9))
 
 
 def test_nodes_that_are_taken_back_use_up_no_tries(work: DeploymentWork) -> None:
     taken_back = Failure(FailureKind.PREEMPTED, "Its node is taken back.")
-    assert all(work.count_failure("m1", taken_back) for _ in range(9))
-    assert work.tries("m1") == 9
-    assert all(work.count_failure("m1", failure(FailureClass.INFRA)) for _ in range(3))
+    assert all(work.tries.count("m1", taken_back) for _ in range(9))
+    assert work.tries.of("m1") == 9
+    assert all(work.tries.count("m1", failure(FailureClass.INFRA)) for _ in range(3))
 
 
 def test_lost_infrastructure_is_not_held_against_the_configuration(work: DeploymentWork) -> None:
     for _ in range(3):
-        assert work.count_failure(start_key(0), failure(FailureClass.INFRA))
-    assert work.count_failure(start_key(0), failure(FailureClass.ENGINE_CRASH))
+        assert work.tries.count(start_key(0), failure(FailureClass.INFRA))
+    assert work.tries.count(start_key(0), failure(FailureClass.ENGINE_CRASH))
 
 
 def test_measurements_count_apart(work: DeploymentWork) -> None:
-    assert work.count_failure("m1", failure(FailureClass.ENGINE_CRASH))
-    assert work.count_failure("m2", failure(FailureClass.ENGINE_CRASH))
-    assert not work.count_failure("m1", failure(FailureClass.ENGINE_CRASH))
-    assert (work.tries("m1"), work.tries("m2"), work.tries("m3")) == (2, 1, 0)
+    assert work.tries.count("m1", failure(FailureClass.ENGINE_CRASH))
+    assert work.tries.count("m2", failure(FailureClass.ENGINE_CRASH))
+    assert not work.tries.count("m1", failure(FailureClass.ENGINE_CRASH))
+    assert (work.tries.of("m1"), work.tries.of("m2"), work.tries.of("m3")) == (2, 1, 0)
 
 
 def test_queries_change_nothing(work: DeploymentWork) -> None:
@@ -138,7 +139,7 @@ def test_committed_measurements_are_told_and_not_made_again() -> None:
     names = [one.measurement_id for one in measurements(plan)]
     done = dict.fromkeys((names[0], names[2], names[4]), OK)
     work = DeploymentWork(plan, plan.deployments[0], done)
-    assert (work.skipped, work.left) == (3, 3)
+    assert (work.earlier.skipped, work.left) == (3, 3)
     assert order(work) == [("w", 2, 0), ("w", 1, 1), ("w", 4, 1)]
 
 
