@@ -6,11 +6,14 @@ from orchestrator.capacity.race import Race
 
 
 class FollowedRace:
-    """A race, and which version of it was looked at last. ``race``: None if nothing is searched."""
+    """A race, and which version of it was looked at last. ``race``: None if nothing is searched.
 
-    def __init__(self, race: Race | None) -> None:
+    ``seen_version``: what was looked at before; 0 is a race in which nothing was found.
+    """
+
+    def __init__(self, race: Race | None, seen_version: int = -1) -> None:
         self.race = race
-        self._seen_version = -1
+        self._seen_version = seen_version
 
     @property
     def has_moved(self) -> bool:

@@ -1,68 +1,25 @@
-"""What is left of a deployment, and how often what failed is tried again: its class decides, each
-for itself.
-"""
+"""What is left of a deployment, and how far the work on it is."""
 
 from __future__ import annotations
 
 import pytest
 
-from orchestrator.base.errors import Failure, FailureClass, FailureKind
 from orchestrator.capacity.race import Race
 from orchestrator.plan.order import QueueClass
 from orchestrator.results.records import Committed
 from orchestrator.sweep.deployment_work import DeploymentWork, WorkStage
-from orchestrator.sweep.tries import start_key
 from tests.unit.plan.files import measurements
 from tests.unit.sweep.simulation import plan_of
 
 OK = Committed(
     measurement_id="m", attempt_id="a", created_unix_ns=1, status="ok", deployment_id="d"
 )
-KIND_OF = {one.failure_class: one for one in FailureKind}
 
 
 @pytest.fixture
 def work() -> DeploymentWork:
     plan = plan_of(levels="1, 2")
     return DeploymentWork(plan, plan.deployments[0], {})
-
-
-def failure(of: FailureClass) -> Failure:
-    return Failure(KIND_OF[of], "It failed.")
-
-
-@pytest.mark.parametrize(
-    "of", [one for one in FailureClass if one is not FailureClass.CLIENT_BOUND]
-)
-def test_a_class_is_tried_again_as_often_as_it_says(work: DeploymentWork, of: FailureClass) -> None:
-    answers = [work.tries.count(start_key(0), failure(of)) for _ in range(of.retries + 2)]
-    assert answers == [True] * of.retries + [False, False]
-
-
-def test_points_that_clients_slowed_down_are_repeated_without_limit(
-    work: DeploymentWork,
-) -> None:
-    assert all(work.tries.count("m1", failure(FailureClass.CLIENT_BOUND)) for _ in range(9))
-
-
-def test_nodes_that_are_taken_back_use_up_no_tries(work: DeploymentWork) -> None:
-    taken_back = Failure(FailureKind.PREEMPTED, "Its node is taken back.")
-    assert all(work.tries.count("m1", taken_back) for _ in range(9))
-    assert work.tries.of("m1") == 9
-    assert all(work.tries.count("m1", failure(FailureClass.INFRA)) for _ in range(3))
-
-
-def test_lost_infrastructure_is_not_held_against_the_configuration(work: DeploymentWork) -> None:
-    for _ in range(3):
-        assert work.tries.count(start_key(0), failure(FailureClass.INFRA))
-    assert work.tries.count(start_key(0), failure(FailureClass.ENGINE_CRASH))
-
-
-def test_measurements_count_apart(work: DeploymentWork) -> None:
-    assert work.tries.count("m1", failure(FailureClass.ENGINE_CRASH))
-    assert work.tries.count("m2", failure(FailureClass.ENGINE_CRASH))
-    assert not work.tries.count("m1", failure(FailureClass.ENGINE_CRASH))
-    assert (work.tries.of("m1"), work.tries.of("m2"), work.tries.of("m3")) == (2, 1, 0)
 
 
 def test_queries_change_nothing(work: DeploymentWork) -> None:

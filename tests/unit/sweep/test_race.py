@@ -39,6 +39,7 @@ from orchestrator.spec.settings import EngineSettings
 from orchestrator.sweep.competition import race_of
 from orchestrator.sweep.context import SweepContext
 from orchestrator.sweep.deployment_work import DeploymentWork
+from orchestrator.sweep.roster import Place
 from orchestrator.sweep.sweep import Sweep
 from tests.unit.sweep import simulation
 from tests.unit.sweep.simulation import FakeAgent, FakeRun, World, node, steps, sweep, world_of
@@ -236,15 +237,18 @@ def test_a_deployment_that_only_waits_is_not_called_outraced(
             plan, world, Store.open(str(tmp_path), "x"), world.events.append, clock=world.clock
         )
     )  # type: ignore[arg-type]
-    works = [DeploymentWork(plan, one, {}, race=sweeping._race) for one in plan.runnable()]
-    sweeping._queued = {one.deployment.id: one for one in works}
+    works = [DeploymentWork(plan, one, {}, race=sweeping._race.race) for one in plan.runnable()]
+    for work in works:
+        sweeping._roster.put(work, Place.QUEUED)
     for work, high in zip(works, (10.99, 12.34, 15.54), strict=True):
         showing(work, level_of(8.0, "holds", 0.99), level_of(high, "fails", 0.6))
     sweeping._follow_race()
-    assert [one.key for one in sweeping._queue] == [one.deployment.id for one in works[::-1]]
+    assert [one.key for one in sweeping._queue.jobs] == [one.deployment.id for one in works[::-1]]
     showing(works[0], level_of(10.08, "holds", 0.99), level_of(10.99, "fails", 0.6))
     sweeping._follow_race()
-    assert [one.key for one in sweeping._queue] == [works[at].deployment.id for at in (2, 1, 0)]
+    assert [one.key for one in sweeping._queue.jobs] == [
+        works[at].deployment.id for at in (2, 1, 0)
+    ]
     assert not world.events
     # the first could hold more than the second knows it does, and there the second was probed
     # enough; the third fails
@@ -257,7 +261,7 @@ def test_a_deployment_that_only_waits_is_not_called_outraced(
     )
     showing(works[2], level_of(8.0, None, 0.81), level_of(8.98, "fails", 0.6))
     sweeping._follow_race()
-    assert list(sweeping._idle) == [one.deployment.id for one in works[1:]]
+    assert list(sweeping._roster.idle) == [one.deployment.id for one in works[1:]]
     assert [(one.kind, one.deployment) for one in world.events] == [
         ("outraced", works[2].deployment.label)
     ]
