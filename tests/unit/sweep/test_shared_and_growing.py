@@ -30,7 +30,7 @@ from orchestrator.results.events import Event
 from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.sweep.admission import Queue, Spending, Waiting, worth_adding
-from orchestrator.sweep.context import SweepContext
+from orchestrator.sweep.budget import SweepBudget
 from orchestrator.sweep.resource_request import ResourceRequest
 from tests.unit.sweep.simulation import (
     EXPERIMENT,
@@ -341,14 +341,14 @@ def test_what_waits_is_asked_seldom_whether_the_budget_still_pays_for_it(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[float] = []
-    pays = SweepContext.over_budget
-
-    def counted(context: SweepContext, *args: Any, **given: Any) -> str | None:
-        asked.append(context.clock.now_s())
-        return pays(context, *args, **given)
-
-    monkeypatch.setattr(SweepContext, "over_budget", counted)
+    pays = SweepBudget.over
     world = World(VirtualClock(), [node("a")])
+
+    def counted(budget: SweepBudget, *args: Any, **given: Any) -> str | None:
+        asked.append(world.clock.now_s())
+        return pays(budget, *args, **given)
+
+    monkeypatch.setattr(SweepBudget, "over", counted)
     sweep(world, plan_of(cases(20, gpus=8), more="budget: {gpu_hours: 1000}"), store)
     assert len(asked) < 20 * world.clock.now_s() / 10
 
