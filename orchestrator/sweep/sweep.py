@@ -153,14 +153,14 @@ class Sweep:
         refused for too long, and what a launch raised.
         """
         context = self._context
-        began_ns = self._context.clock.unix_ns()
-        began_s = self._context.clock.now_s()
+        began_ns = context.clock.unix_ns()
+        began_s = context.clock.now_s()
         self._show(SweepStep.READ_RESULTS)
         self._fill_queue()
         self._show(SweepStep.STORE_PLAN)
         context.store.write_plan(context.plan.to_json())
         total = self._queue.left_to_start()
-        skipped = self._context.state.counts.skipped
+        skipped = context.state.counts.skipped
         text = f"{counted(total, 'measurement')} to do, {skipped} already done"
         context.tell(Event("sweep", text, data={"total": total, "skipped": skipped}))
         self._tell_standings()
@@ -173,15 +173,14 @@ class Sweep:
         with context.patient():
             self._admit_all()
         left = self._queue.left_to_start()
-        if self._context.state.counts.measured and not left:
+        counts = context.state.counts
+        if counts.measured and not left:
             self._show(SweepStep.JOIN_REPEATS)
             compute_ahead(context.store)
             self._show(SweepStep.ENDED)
-        wall_s = self._context.clock.now_s() - began_s
-        overhead = self._context.state.overhead_share((began_ns, began_ns + int(wall_s * 1e9)))
-        return SweepReport(
-            self._context.state.counts, wall_s, overhead, left, self._left_unmeasured()
-        )
+        wall_s = context.clock.now_s() - began_s
+        overhead = context.state.overhead_share((began_ns, began_ns + int(wall_s * 1e9)))
+        return SweepReport(counts, wall_s, overhead, left, self._left_unmeasured())
 
     # --- what is to do
 
@@ -233,10 +232,8 @@ class Sweep:
             # raises where rows are missing because the storage was given up
             self._context.may_start()
         finally:
-            if (
-                self._roster.launched
-            ):  # an early end: let every launch stop its point and its engine
-                stop.set()
+            if self._roster.launched:
+                stop.set()  # an early end: let every launch stop its point and its engine
             while self._roster.launched:
                 self._context.clock.wait(self._ended.changed, LOOK_S)
                 self._ended.changed.clear()
