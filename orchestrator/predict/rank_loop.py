@@ -6,12 +6,16 @@ window, a look for new requests only now and then, prompts that go before decode
 up, and the caller uses ``Batch``. ``tests/unit/predict/test_rank_loop.py`` compares the two.
 """
 
+from __future__ import annotations
+
 import math
 import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from heapq import heappop, heappush
+from math import ceil, inf, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -58,7 +62,7 @@ def is_covered(model: Replica) -> bool:
     )
 
 
-def serve(  # noqa: C901, PLR0912  (a call costs as much as a whole step)
+def serve(
     model: Replica,
     seed: int | str,
     arrivals_s: list[float],
@@ -69,8 +73,19 @@ def serve(  # noqa: C901, PLR0912  (a call costs as much as a whole step)
     """Serves requests that the rank does not refuse, in the order in which they arrive; None if the
     KV cache overflows, which only ``Batch`` simulates. ``seed``: the seed of the jitter.
     ``follow``: given for a closed loop; the requests that follow are added to the lists.
+    """
+    requests = _Requests(model, arrivals_s, prompts, outputs, follow)
+    are_served = _take_steps(model, requests, _normals(seed))
+    return requests.times() if are_served else None
 
-    The names in this function are those of ``Batch``.
+
+def _take_steps(  # noqa: C901, PLR0912  (a call costs as much as a whole step)
+    model: Replica, requests: _Requests, normals: Iterator[float]
+) -> bool:
+    """Take steps until all requests are served. Returns False if the KV cache overflows.
+
+    ``normals``: of the jitter. The names are those of ``Batch``. Requests are numbers: their places
+    in the lists of ``requests``.
     """
     costs = model.costs
     assert isinstance(costs, Costs)
@@ -82,40 +97,21 @@ def serve(  # noqa: C901, PLR0912  (a call costs as much as a whole step)
     without_attention = costs.without_attention
     stages = costs.stages
     context_s = costs.context_s
-    attend_s = costs.attend_s
-    prefill_s = costs.prefill_s
+    of_chunks = partial(_seconds_with_chunks, costs)
     jitter = model.jitter
     # local names are looked up several times faster than the names of modules
-    sqrt, exp, ceil, push, pop = math.sqrt, math.exp, math.ceil, heappush, heappop
-    normals = _normals(seed)
+    exp, push, pop = math.exp, heappush, heappop
     variations: dict[int, tuple[float, float]] = {}  # number of steps -> ``_variation`` of them
     steps_alone_s: dict[int, float] = {}  # decodes -> seconds of a step without the attention
 
-    count = len(arrivals_s)
-    scheduled_s = [math.nan] * count
-    first_token_s = [math.nan] * count
-    last_token_s = [math.nan] * count
-    start_steps = [0] * count
-    ready_s = _ready_s(model, arrivals_s)
-
-    def add_followers(finished: list[int]) -> int:
-        """Add the requests that follow these. Returns how many requests there are now."""
-        assert follow is not None
-        for request in finished:
-            following = follow(last_token_s[request])
-            if following is None:
-                continue
-            arrivals_s.append(following.arrival_s)
-            prompts.append(following.prompt)
-            outputs.append(following.output)
-            ready_s[-1] = following.arrival_s + model.request_overhead_s
-            if len(ready_s) > 1:
-                ready_s[-1] = max(ready_s[-1], ready_s[-2] + interval_s)
-            ready_s.append(math.inf)
-            start_steps.append(0)
-            for times in (scheduled_s, first_token_s, last_token_s):
-                times.append(math.nan)
-        return len(arrivals_s)
+    prompts = requests.prompts
+    outputs = requests.outputs
+    ready_s = requests.ready_s
+    start_steps = requests.start_steps
+    scheduled_s = requests.scheduled_s
+    first_token_s = requests.first_token_s
+    last_token_s = requests.last_token_s
+    add_followers = requests.add_followers if requests.are_followed else None
 
     clock = 0.0
     step = 0
@@ -129,12 +125,12 @@ def serve(  # noqa: C901, PLR0912  (a call costs as much as a whole step)
 
     while True:
         if not decodes and not prefilling:
-            if waiting == count:
-                break
+            if ready_s[waiting] == inf:
+                return True
             if ready_s[waiting] > clock:
                 clock = ready_s[waiting]
         if kv_used + decodes > kv_tokens:
-            return None
+            return False
         chunks: list[tuple[int, int]] = []  # tokens computed before the chunk, tokens of the chunk
         if prefilling or ready_s[waiting] <= clock:
             budget = max_num_batched_tokens - decodes
@@ -177,20 +173,8 @@ def serve(  # noqa: C901, PLR0912  (a call costs as much as a whole step)
                 steps = steps_to_full_kv
             if steps > 1 and decodes < max_num_seqs:
                 span_s = ready_s[waiting] - clock
-                if 0 < span_s < math.inf:
-                    if growth_s <= 0:
-                        due = ceil(span_s / first_s)
-                    else:
-                        half = growth_s / 2
-                        linear = first_s - half
-                        root = sqrt(linear * linear + 4 * half * span_s)
-                        due = ceil((root - linear) / (2 * half))
-                    if due < 1:
-                        due = 1
-                    if jitter:
-                        due -= ceil(3 * jitter * sqrt(due))
-                        if due < 1:
-                            due = 1
+                if 0 < span_s < inf:
+                    due = _steps_within(span_s, first_s, growth_s, jitter)
                     if due < steps:
                         steps = due
             step_s = steps * first_s + growth_s * (steps * (steps - 1) / 2)
@@ -217,20 +201,11 @@ def serve(  # noqa: C901, PLR0912  (a call costs as much as a whole step)
             for request in finished:
                 last_token_s[request] = when_s
                 when_s += interval_s
-            if follow is not None:
-                count = add_followers(finished)
+            if add_followers is not None:
+                add_followers(finished)
             continue
 
-        tokens = decodes
-        attention_s = context * context_s
-        for start, chunk_tokens in chunks:
-            tokens += chunk_tokens
-            computed_s = chunk_tokens * (start + chunk_tokens / 2) * attend_s
-            read_s = start * context_s
-            attention_s += computed_s if computed_s > read_s else read_s
-        sequences = decodes + len(chunks)
-        step_s = prefill_s + without_attention(sequences, tokens)
-        step_s += attention_s if stages == 1 else attention_s / min(stages, sequences)
+        step_s = of_chunks(decodes, context, chunks)
         if jitter:
             variation = variations.get(1)
             if variation is None:
@@ -276,9 +251,124 @@ def serve(  # noqa: C901, PLR0912  (a call costs as much as a whole step)
                 first_token_s[request] = when_s
             last_token_s[request] = when_s
             when_s += interval_s
-        if follow is not None and finished:
-            count = add_followers(finished)
-    return ServedTimes(arrivals_s, scheduled_s, first_token_s, last_token_s)
+        if add_followers is not None and finished:
+            add_followers(finished)
+
+
+class _Requests:
+    """The requests of a rank in the order in which they arrive, and when each was served.
+
+    ``ready_s``: when each reaches the scheduler; the last entry is infinite. ``start_steps``: the
+    step after which each had its first token. Times are in seconds, NaN until they are known.
+    """
+
+    __slots__ = (
+        "_follow",
+        "_interval_s",
+        "_overhead_s",
+        "arrivals_s",
+        "first_token_s",
+        "last_token_s",
+        "outputs",
+        "prompts",
+        "ready_s",
+        "scheduled_s",
+        "start_steps",
+    )
+
+    def __init__(
+        self,
+        model: Replica,
+        arrivals_s: list[float],
+        prompts: list[int],
+        outputs: list[int],
+        follow: Follow | None,
+    ) -> None:
+        count = len(arrivals_s)
+        self._interval_s = model.token_interval_s
+        self._overhead_s = model.request_overhead_s
+        self._follow = follow
+        self.arrivals_s = arrivals_s
+        self.prompts = prompts
+        self.outputs = outputs
+        self.ready_s = _ready_s(model, arrivals_s)
+        self.start_steps = [0] * count
+        self.scheduled_s = [math.nan] * count
+        self.first_token_s = [math.nan] * count
+        self.last_token_s = [math.nan] * count
+
+    @property
+    def are_followed(self) -> bool:
+        """Whether other requests may follow those that end, as in a closed loop."""
+        return self._follow is not None
+
+    def times(self) -> ServedTimes:
+        return ServedTimes(self.arrivals_s, self.scheduled_s, self.first_token_s, self.last_token_s)
+
+    def add_followers(self, finished: list[int]) -> None:
+        """Add the requests that follow these in a closed loop."""
+        assert self._follow is not None
+        for request in finished:
+            following = self._follow(self.last_token_s[request])
+            if following is not None:
+                self._add(following)
+
+    def _add(self, following: Arrival) -> None:
+        ready_s = self.ready_s
+        self.arrivals_s.append(following.arrival_s)
+        self.prompts.append(following.prompt)
+        self.outputs.append(following.output)
+        ready_s[-1] = following.arrival_s + self._overhead_s
+        if len(ready_s) > 1:
+            ready_s[-1] = max(ready_s[-1], ready_s[-2] + self._interval_s)
+        ready_s.append(math.inf)
+        self.start_steps.append(0)
+        for times in (self.scheduled_s, self.first_token_s, self.last_token_s):
+            times.append(math.nan)
+
+
+def _seconds_with_chunks(
+    costs: Costs, decodes: int, context: int, chunks: list[tuple[int, int]]
+) -> float:
+    """Seconds of a step with chunks of prompts. ``context``: tokens that its decodes attend to.
+    ``chunks``: of each, the tokens of its prompt that were computed before, and its own.
+    """
+    context_s = costs.context_s
+    attend_s = costs.attend_s
+    tokens = decodes
+    attention_s = context * context_s
+    for start, chunk_tokens in chunks:
+        tokens += chunk_tokens
+        computed_s = chunk_tokens * (start + chunk_tokens / 2) * attend_s
+        read_s = start * context_s
+        attention_s += computed_s if computed_s > read_s else read_s
+    sequences = decodes + len(chunks)
+    step_s = costs.prefill_s + costs.without_attention(sequences, tokens)
+    if costs.stages == 1:
+        return step_s + attention_s
+    return step_s + attention_s / min(costs.stages, sequences)
+
+
+def _steps_within(span_s: float, first_s: float, growth_s: float, jitter: float) -> int:
+    """How many steps that only decode can be taken at once before a request comes in ``span_s``
+    seconds: with jitter, some fewer than are expected to fit. At least 1.
+
+    ``first_s``: seconds of the first step. ``growth_s``: by how many each later one is longer.
+    """
+    if growth_s <= 0:
+        due = ceil(span_s / first_s)
+    else:
+        half = growth_s / 2
+        linear = first_s - half
+        root = sqrt(linear * linear + 4 * half * span_s)
+        due = ceil((root - linear) / (2 * half))
+    if due < 1:
+        due = 1
+    if jitter:
+        due -= ceil(3 * jitter * sqrt(due))
+        if due < 1:
+            due = 1
+    return due
 
 
 def _ready_s(model: Replica, arrivals_s: Sequence[float]) -> list[float]:
