@@ -75,6 +75,8 @@ def comparison_text(comparison: SweepComparison, form: Form, top: int = MOST_ROW
         yield from form.note(f" and {count - len(shown)} more: --top {count}", "dim")
     for text in failed_texts(comparison):
         yield from form.short_note(text, "red")
+    for text in failing_texts(comparison):
+        yield from form.short_note(text, "yellow")
     for text in not_compared_texts(comparison):
         yield from form.short_note(text, "yellow")
     for text in across_texts(comparison):
@@ -150,6 +152,12 @@ def failed_texts(comparison: SweepComparison) -> Iterator[str]:
     """A sentence on each point of NEW that failed where BASE holds, or failed fewer requests."""
     for point in comparison.failed:
         yield f"failed where BASE holds: {_point_text(point)}: {_failure_reason_text(point)}"
+
+
+def failing_texts(comparison: SweepComparison) -> Iterator[str]:
+    """A sentence on each point of NEW that failed more requests, which one start does not decide."""
+    for point in comparison.failing:
+        yield f"more requests failed: {_point_text(point)}: {failed_requests_text(point)}"
 
 
 def not_compared_texts(comparison: SweepComparison) -> Iterator[str]:
@@ -272,6 +280,10 @@ def comparison_object(comparison: SweepComparison) -> JsonObject:
         "failed": [
             {**_point_object(point), "why": _failure_reason_text(point)}
             for point in comparison.failed
+        ],
+        "failing": [
+            {**_point_object(point), "why": failed_requests_text(point)}
+            for point in comparison.failing
         ],
         "changes": [_change_object(change) for change in comparison.changes],
         "invalid": [

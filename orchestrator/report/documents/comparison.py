@@ -154,6 +154,11 @@ class Pair:
         return {of_part.part for side in (self.base, self.new) for of_part in side.part_figures}
 
     @property
+    def has_starts_to_decide(self) -> bool:
+        """Whether both sides have two starts or more."""
+        return min(len(set(self.base.starts)), len(set(self.new.starts))) >= 2
+
+    @property
     def has_other_seeds(self) -> bool:
         """Whether no schedule of NEW was drawn with a seed of BASE."""
         base_seeds = {repeat.head.seed for repeat in self.base.used}
@@ -237,7 +242,8 @@ class SweepComparison:
     ``changes``: the worst first. ``spreads``: by metric, the variance between starts that its pairs
     share; None: each pair is judged by its own starts alone. ``failed``: the points of NEW whose
     engine failed, gave broken output or failed more requests, where BASE's engine did not; their
-    figures are not compared. ``changed``: what else changed between both sides, of the points that are pairs.
+    figures are not compared. ``failing``: the points of NEW that failed more requests, where a side
+    has one start, which decides nothing. ``changed``: what else changed between both sides, of the points that are pairs.
     """
 
     base: StoredExperiment
@@ -247,6 +253,7 @@ class SweepComparison:
     changes: tuple[MetricChange, ...]
     spreads: Mapping[Metric, CommonSpread | None]
     failed: tuple[StoredPoint, ...]
+    failing: tuple[StoredPoint, ...]
     invalid: tuple[InvalidSide, ...]
     without_partner: tuple[WithoutPartner, ...]
     without_value: tuple[WithoutValue, ...]
@@ -313,12 +320,16 @@ def compare_sweeps(
     pairs, without_partner = _paired(of_base, of_new, rules.across)
     valid: list[Pair] = []
     failed: list[StoredPoint] = []
+    failing: list[StoredPoint] = []
     invalid: list[InvalidSide] = []
     for pair in pairs:
-        has_failed = _engine_failed(pair.new) or _fails_more_requests(pair, rules, len(pairs))
+        fails_more = _fails_more_requests(pair, rules, len(pairs))
+        has_failed = _engine_failed(pair.new) or (fails_more and pair.has_starts_to_decide)
         if has_failed and _holds(pair.base):
             failed.append(pair.new)
             continue
+        if fails_more:
+            failing.append(pair.new)
         spoilt = [
             InvalidSide(side, point)
             for side, point in (("BASE", pair.base), ("NEW", pair.new))
@@ -338,6 +349,7 @@ def compare_sweeps(
         changes=tuple(sorted(changes, key=_worst_first)),
         spreads=spreads,
         failed=tuple(failed),
+        failing=tuple(failing),
         invalid=tuple(invalid),
         without_partner=tuple(without_partner),
         without_value=tuple(without_value),

@@ -15,6 +15,7 @@ from orchestrator.report.comparison_text import (
     changed_texts,
     counts_text,
     failed_texts,
+    failing_texts,
     headline_text,
     interval_text,
     metric_text,
@@ -139,6 +140,7 @@ def comparison_page(comparison: SweepComparison) -> str:
 
 def _notes(comparison: SweepComparison) -> list[str]:
     notes = [WITH_ITSELF] if comparison.is_with_itself else []
+    notes += failing_texts(comparison)
     notes += [*not_measured_texts(comparison), *changed_texts(comparison)]
     notes += spread_texts(comparison)
     notes += single_start_texts(comparison)

@@ -249,6 +249,18 @@ def test_an_engine_that_failed_before_is_no_regression(base: str, tmp_path: Path
     assert invoke("compare", base, partly_failed(tmp_path / "hub", **by_the_cluster)).status == 0
 
 
+def test_requests_that_failed_at_one_start_are_listed(base: str, tmp_path: Path) -> None:
+    single = Store.open(str(tmp_path / "new"), "exp")
+    commit_starts(single, (100,), failed=20)
+    output = tmp_path / "compare.html"
+    done = invoke("compare", base, single.uri, "--format", "md", "--output", str(output))
+    reason = "20 of 100 requests failed (http_5xx 20)"
+    sentence = f"more requests failed: emulator seqs=8, chat 2 in flight: {reason}"
+    assert done.status == 0
+    assert sentence in done.stdout
+    assert sentence in output.read_text()
+
+
 def test_a_side_that_an_emulator_answered_is_said(base: str, tmp_path: Path) -> None:
     emulated = Store.open(str(tmp_path / "new"), "exp")
     commit_starts(emulated, (100, 101), emulated=True)

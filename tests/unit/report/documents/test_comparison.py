@@ -200,6 +200,14 @@ def test_more_failed_requests_are_a_regression_without_limits(tmp_path: Path) ->
         assert len(comparison.changes) == 1
 
 
+def test_more_failed_requests_at_one_start_are_listed_and_fail_nothing(tmp_path: Path) -> None:
+    base, new = with_failures(tmp_path, "base", 0, 0), with_failures(tmp_path, "new", 30)
+    comparison = compared(base, new, rules_of("output_token_throughput"))
+    assert len(comparison.failing) == 1
+    assert not comparison.has_regressed
+    assert verdicts(comparison) == {"output_token_throughput": Verdict.UNDECIDED}
+
+
 def test_requests_that_the_load_may_have_ended_do_not_count(tmp_path: Path) -> None:
     base = with_failures(tmp_path, "base", 0, 0)
     behind = with_failures(tmp_path, "behind", 30, 30, validity="engine_bound_backlog")
