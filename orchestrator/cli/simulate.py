@@ -152,7 +152,7 @@ def simulate(
     from orchestrator.results.location import check_answers
     from orchestrator.results.runs import ActiveRun, Runs
     from orchestrator.results.store import Store
-    from orchestrator.simulation.refusals import check
+    from orchestrator.simulation.refusals import check, reasons_against_all
     from orchestrator.simulation.sweep import SimulatedSweep
     from orchestrator.spec.assumptions import parse_assumptions
 
@@ -169,6 +169,13 @@ def simulate(
     # nothing is synced to disk: what a power loss takes away is simulated again
     store = Store.open(results_uri, plan.name, tell=progress.print_line, survives_power_loss=False)
     check(plan, store)
+    reasons = reasons_against_all(plan)
+    if reasons:
+        for reason in reasons:
+            click.echo(reason, err=True)
+        file = shlex.quote(str(experiment))
+        click.echo(f"nothing of it can be simulated; measure it: orchestrator run {file}", err=True)
+        return 3
     store.check_writable()
     for line in _notes(plan, experiment, assumptions):
         progress.print_line(line)

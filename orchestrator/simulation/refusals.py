@@ -29,12 +29,7 @@ SESSIONS_LOOKED_AT = 64  # of a workload, to see whether its lengths are known
 
 def check(plan: Plan, store: Store) -> None:
     """Raises ProblemsError with everything that keeps a plan from being simulated into a store."""
-    models = EngineModels(plan)
-    problems = [
-        *_unsupported(plan),
-        *_nothing_simulated(plan, models),
-        *_earlier_results(plan, store, models),
-    ]
+    problems = [*_unsupported(plan), *_earlier_results(plan, store, EngineModels(plan))]
     if problems:
         raise ProblemsError(problems)
 
@@ -93,12 +88,13 @@ def _stored_assumptions(store: Store) -> Assumptions:
         return NOTHING_ASSUMED
 
 
-def _nothing_simulated(plan: Plan, models: EngineModels) -> list[Problem]:
-    """Why nothing of the plan can be simulated: a problem for each reason.
+def reasons_against_all(plan: Plan) -> list[str]:
+    """Why nothing of the plan can be simulated: a sentence for each reason.
 
     Empty if a single workload can be simulated on a single deployment: then what cannot be is
     stored as failed, beside the rest.
     """
+    models = EngineModels(plan)
     reasons: list[tuple[str, str]] = []  # each with the deployment or workload that it is about
     for deployment in plan.runnable():
         try:
@@ -113,12 +109,11 @@ def _nothing_simulated(plan: Plan, models: EngineModels) -> list[Problem]:
             name = f"workload {load.workload.name!r}"
             reason_text = with_option(f"only the engine knows {unknown.text}", unknown)
             reasons.append((reason_text, name))
-    problems: list[Problem] = []
+    sentences: list[str] = []
     for reason_text, names in values_by_key(reasons).items():
         distinct_names = listed(list(dict.fromkeys(names)))
-        text = f"{distinct_names} cannot be simulated: {reason_text}"
-        problems.append(Problem(text, hint="measure it: orchestrator run"))
-    return problems
+        sentences.append(f"{distinct_names} cannot be simulated: {reason_text}")
+    return sentences
 
 
 def _changed_models(plan: Plan, store: Store, models: EngineModels) -> list[str]:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.base.errors import ProblemsError
 from orchestrator.plan.shortlist import shortlisted
 from tests.unit.cli.commands import invoke
 from tests.unit.simulation.builders import EXPERIMENT, planned
@@ -56,7 +55,15 @@ def test_requests_that_are_too_long_are_said_and_no_lower_load_is_advised(
 def test_where_nothing_can_be_simulated_nothing_is_written(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text(SERVER)
     results = tmp_path / "results"
+    done = invoke("simulate", str(tmp_path / "x.yaml"), "--results", str(results))
     reason = "endpoint cannot be simulated: it runs already, and its hardware is not known"
-    with pytest.raises(ProblemsError, match=reason):
-        invoke("simulate", str(tmp_path / "x.yaml"), "--results", str(results))
+    assert done.status == 3
+    assert reason in done.stderr
+    assert f"measure it: orchestrator run {tmp_path}/x.yaml\n" in done.stderr
     assert not results.exists()
+
+
+def test_a_limit_on_wall_time_is_said_not_to_be_applied(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(EXPERIMENT + "budget: {wall: 30m}\n")
+    done = invoke("simulate", str(tmp_path / "x.yaml"), "--results", str(tmp_path / "results"))
+    assert "note: budget.wall (30 min) is not applied: how long a run takes" in done.stderr
