@@ -194,6 +194,7 @@ def simulate(
 
 def _notes(plan: Plan, experiment: Path, given: Assumptions) -> Iterator[str]:
     """What a user should know of a simulation before it begins. ``given``: by --assume."""
+    from orchestrator.base.text import hours
     from orchestrator.report.origin import assumption_texts
     from orchestrator.report.plan_table import risk_lines
     from orchestrator.report.shortlist_words import shortlist_lines
@@ -219,7 +220,10 @@ def _notes(plan: Plan, experiment: Path, given: Assumptions) -> Iterator[str]:
     if plan.shortlist is not None:  # frozen in a plan.json
         yield from shortlist_lines(plan, plan.shortlist)
     if plan.budget is not None and plan.budget.wall is not None:
-        yield "note: the budget's wall time does not count: it depends on the number of nodes"
+        yield (
+            f"note: budget.wall ({hours(plan.budget.wall)}) is not applied: how long a run takes "
+            "depends on how many nodes it has"
+        )
 
 
 def _summary(report: SimulationReport, store: Store, seconds: float) -> str:
