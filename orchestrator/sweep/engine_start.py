@@ -173,8 +173,7 @@ class EngineStart:
             failure = agent_lost("was lost at start", error, agents_of(self._placements))
         except InputError as error:
             failure = Failure(FailureKind.BAD_CONFIG, f"A node refused it: {error}.")
-        if self._context.stop.is_set():
-            raise SweepStopped
+        self._check_not_stopped()
         raise EngineFailure(failure)
 
     def _reach_endpoint(self) -> Replicas:
@@ -297,6 +296,7 @@ class EngineStart:
         try:
             engines: list[int] = []
             routers: list[int] = []
+            self._check_not_stopped()
             for index, replica in enumerate(self._replicas):
                 if replica.is_router:
                     routers.append(index)
@@ -510,15 +510,19 @@ class EngineStart:
                 says = self._placements[waiting[0]].agents[0].saying()
                 for index in waiting:
                     tell_first_of_downloads(self._placements[index])
+            self._check_not_stopped()
             self._show_start(now_s - began_s, says)
-            if self._context.stop.is_set():
-                raise SweepStopped
             failure = self._context.taken_back(itertools.chain(*self._nodes), math.inf)
             if failure is not None:
                 raise EngineFailure(failure)
             for index in list(waiting):
                 if self._poll_ready(index, 1.0 / len(waiting)):
                     waiting.remove(index)
+
+    def _check_not_stopped(self) -> None:
+        """Raises SweepStopped when the user stopped the sweep."""
+        if self._context.stop.is_set():
+            raise SweepStopped
 
     def _show_start(self, waited_s: float, says: str) -> None:
         limit_s = float(self._deployment.settings.startup_timeout_s)

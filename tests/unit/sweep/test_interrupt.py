@@ -82,3 +82,9 @@ def test_what_is_complete_is_committed_before_engines_are_waited_for(
     monkeypatch.setattr(FakeAgent, "stop", never)
     sweep(world_of(), plan_of(levels="1, 2"), store, interrupt_s=100.0)
     assert (outcomes(store), [row.status for row in launches(store)]) == ([("ok", None)], ["ok"])
+
+
+def test_a_launch_that_was_being_placed_starts_no_engine(store: Store) -> None:
+    world = world_of()
+    sweep(world, plan_of(), store, interrupt_s=0.5)
+    assert (steps(world)["place"], steps(world)["start"]) == (1, 0)
