@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -72,6 +73,7 @@ def init(
     by default.
     """
     from orchestrator.base.errors import InputError
+    from orchestrator.base.text import listed
     from orchestrator.cli.output_file import write_whole
     from orchestrator.cli.schema import schema_text
     from orchestrator.cli.starter import (
@@ -80,6 +82,7 @@ def init(
         gpus_of,
         server_of,
         slo_of,
+        why_not_simulated,
         workload_of,
     )
     from orchestrator.spec.experiment import parse_experiment
@@ -98,14 +101,21 @@ def init(
         workload=_answer(WORKLOAD, workload, workload_of),
         slo=_answer(LIMITS, limits, slo_of),
     )
-    text = experiment_text(answers, file.name, SCHEMA_FILE)
+    if answers.gpus.may_be:
+        others = listed(answers.gpus.may_be)
+        text = f"GPUs taken as {answers.gpus.accelerator}; their name also fits {others} (--gpus)"
+        click.echo(f"note: {text}", err=True)
+    text = experiment_text(answers, file, SCHEMA_FILE)
     parse_experiment(text, str(file))  # an answer may be no name, or look like a secret
     schema = file.with_name(SCHEMA_FILE)
     if not schema.exists() or force:
         write_whole(schema, schema_text().encode())
         click.echo(f"wrote {schema}: an editor completes and checks the file with it", err=True)
     write_whole(file, text.encode())
-    click.echo(f"wrote {file}; next: orchestrator plan {file}", err=True)
+    click.echo(f"wrote {file}; next: orchestrator plan {shlex.quote(str(file))}", err=True)
+    reason = why_not_simulated(answers)
+    if reason is not None:
+        click.echo(f"note: {reason}", err=True)
     return 0
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import shlex
 import textwrap
 from dataclasses import dataclass
+from pathlib import Path
 
 from orchestrator.analysis.slo import is_joint, parse_slo
 from orchestrator.base.errors import InputError
 from orchestrator.base.registry import unknown_name
-from orchestrator.catalog.accelerators import accelerators, find, nearest
+from orchestrator.catalog.accelerators import accelerators, find, may_be, nearest
 from orchestrator.catalog.models import model_facts
 from orchestrator.emulator.profile import typical
 from orchestrator.engines.registry import ENGINES
@@ -20,6 +22,7 @@ from orchestrator.spec.settings import MOST_DEVICES
 NO_GPUS = "none"  # of an endpoint: figures per GPU are not wanted
 NO_LIMITS = "none"
 _GPUS = re.compile(r"(?:(\d{1,4})\s*[x*]?\s+|(\d{1,4})\s*[x*]\s*)?(\S.*)")
+_MEMORY_SIZE = re.compile(r"\d+ ?GB?$", re.IGNORECASE)
 _LENGTHS = re.compile(r"(\d{1,9})\s*/\s*(\d{1,9})")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 LONGEST_CONTEXT = 131_072  # of a model of which nothing is known
@@ -30,10 +33,13 @@ CPU_KV_TOKENS = 16_384  # of SGLang, which would fill the node's memory
 
 @dataclass(frozen=True, slots=True)
 class Gpus:
-    """The devices of one node. ``accelerator``: None where there are none of ours."""
+    """The devices of one node. ``accelerator``: None where there are none of ours. ``may_be``: other
+    accelerators that the answer may mean, which named no size of memory.
+    """
 
     count: int
     accelerator: str | None
+    may_be: tuple[str, ...] = ()
 
     @property
     def is_cpu(self) -> bool:
@@ -106,7 +112,16 @@ def gpus_of(text: str, engine: str) -> Gpus:
         raise InputError("give the GPUs that the server has, or that the emulator imitates")
     if is_cpu and not ENGINES[engine].on_cpus:
         raise InputError(f"{engine} is not started on CPUs")
-    return Gpus(count, "cpu" if is_cpu else entry.name)
+    if is_cpu:
+        return Gpus(count, "cpu")
+    return Gpus(count, entry.name, _other_meanings(name, entry.name))
+
+
+def _other_meanings(answer: str, accelerator: str) -> tuple[str, ...]:
+    """The accelerators beside the one that an answer is taken for that it may mean."""
+    if _MEMORY_SIZE.search(answer):
+        return ()
+    return tuple(name for name in accelerators() if name != accelerator and may_be(name, answer))
 
 
 def workload_of(text: str) -> str:
@@ -140,8 +155,8 @@ def experiment_name(stem: str) -> str:
     return name or "experiment"
 
 
-def experiment_text(answers: StarterAnswers, file: str, schema: str) -> str:
-    """The whole file of this name. ``schema``: where its JSON schema is."""
+def experiment_text(answers: StarterAnswers, file: Path, schema: str) -> str:
+    """The whole file that is written to ``file``. ``schema``: where its JSON schema is."""
     parts = [
         f"# yaml-language-server: $schema={schema}",
         *_head(answers, file),
@@ -167,24 +182,27 @@ def _quoted(text: str) -> str:
     return text if is_plain else "'" + text.replace("'", "''") + "'"
 
 
-def _head(answers: StarterAnswers, file: str) -> list[str]:
+def _head(answers: StarterAnswers, file: Path) -> list[str]:
     """What to do with the file, and its first keys."""
-    lines = ["# What next:", f"#   orchestrator plan {file}"]
-    if _can_be_simulated(answers):
+    path = shlex.quote(str(file))
+    lines = ["# What next:", f"#   orchestrator plan {path}"]
+    if can_be_simulated(answers):
         lines.append(
-            f"#   orchestrator simulate {file} --results simulated/    # no GPU, no engine"
+            f"#   orchestrator simulate {path} --results simulated/    # no GPU, no engine"
         )
-    stem = file.rpartition(".")[0]
+    lines.append(f"#   orchestrator run {path} --results results/")
+    reason = why_not_simulated(answers)
+    if reason is not None:
+        lines.append(f"# {reason}")
     return [
         *lines,
-        f"#   orchestrator run {file} --results results/",
         "version: 1",
-        f"name: {_quoted(experiment_name(stem or file))}",
+        f"name: {_quoted(experiment_name(file.stem))}",
         f"model: {_quoted(answers.model)}",
     ]
 
 
-def _can_be_simulated(answers: StarterAnswers) -> bool:
+def can_be_simulated(answers: StarterAnswers) -> bool:
     """Whether the step model was compared with the engine on these devices."""
     if answers.server.engine == "emulator":
         return True
@@ -192,6 +210,19 @@ def _can_be_simulated(answers: StarterAnswers) -> bool:
     if answers.server.url is not None or answers.gpus.is_cpu or device is None:
         return False
     return typical(answers.server.engine, device).error is not None
+
+
+def why_not_simulated(answers: StarterAnswers) -> str | None:
+    """What a user of GPUs that cannot be simulated does in place of it; None: they can be, or the
+    file is one of a server that runs, or of CPUs.
+    """
+    gpus = answers.gpus
+    if can_be_simulated(answers) or answers.server.url is not None or gpus.is_cpu:
+        return None
+    return (
+        f"{answers.server.engine} on {gpus.accelerator} cannot be simulated yet: measure with run, "
+        "or fit a profile (predict fit)"
+    )
 
 
 def _hardware(answers: StarterAnswers) -> list[str]:

@@ -82,6 +82,23 @@ def test_a_simulation_is_proposed_where_the_model_was_compared(
     assert ("orchestrator simulate" in file.read_text()) == is_compared
 
 
+def test_gpus_that_cannot_be_simulated_are_said_with_what_to_do(tmp_path: Path) -> None:
+    file = tmp_path / "mine" / "init.yaml"
+    file.parent.mkdir()
+    done = invoke("init", str(file), "--engine", "sglang", "--gpus", "2 x L40S-48GB")
+    reason = "sglang on L40S-48GB cannot be simulated yet: measure with run"
+    assert f"note: {reason}" in done.stderr
+    text = file.read_text()
+    assert f"# {reason}" in text
+    assert f"#   orchestrator plan {file}\n" in text
+
+
+def test_a_name_of_several_gpus_is_said_to_be_one(tmp_path: Path) -> None:
+    done = invoke("init", str(tmp_path / "x.yaml"), "--gpus", "4 x A100")
+    others = "A100-40GB, A100-PCIe-80GB"
+    assert f"note: GPUs taken as A100-80GB; their name also fits {others} (--gpus)" in done.stderr
+
+
 def test_the_gpus_of_a_server_are_not_guessed(tmp_path: Path) -> None:
     file = written(tmp_path, "--engine", "http://10.0.0.7:8000", "--model", "llama")
     assert "endpoint_gpus" not in file.read_text()

@@ -16,6 +16,8 @@ from orchestrator.cli.starter import Gpus, experiment_name, gpus_of, server_of, 
         ("8 H100-80GB", Gpus(8, "H100-80GB")),
         ("l4-24gb", Gpus(1, "L4-24GB")),
         ("cpu", Gpus(1, "cpu")),
+        ("4 x A100", Gpus(4, "A100-80GB", ("A100-40GB", "A100-PCIe-80GB"))),
+        ("2 x L40S", Gpus(2, "L40S-48GB")),
     ],
 )
 def test_gpus_are_a_number_and_a_name_of_the_catalogue(text: str, gpus: Gpus) -> None:
