@@ -285,6 +285,7 @@ class RequestCounts:
             lost=_sum(requests.has_text("status", RequestStatus.LOST)),
             no_socket=_sum(requests.has_text("error_class", ErrorClass.CLIENT)),
             refused=_sum(requests.has_text("error_class", *REFUSED)),
+            cut_off=_sum(requests.has_text("status", RequestStatus.ABORTED)),
             later_turns=_sum(requests["turn"] > 0),
         )
 

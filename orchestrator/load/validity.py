@@ -158,6 +158,12 @@ MANY_FAILED = EvidenceLimit(
     MAX_FAILED,
     "{0:.1%} of requests failed: throughput and latencies are those of the others",
 )
+CUT_OFF = EvidenceLimit(
+    "cut_off_share",
+    MAX_FAILED,
+    "{0:.1%} of requests were cut off when the point was ended, and are no failures of the server: "
+    "throughput and latencies are those of the others",
+)
 NOTES = (
     EvidenceLimit(
         "refused_share",
@@ -239,6 +245,7 @@ def judge(
     counts = RequestCounts(requests, stats, point, start_ns)
     surroundings = surroundings or Surroundings()
     evidence = _evidence(counts, stats, point)
+    evidence |= _cut_off(counts)
     evidence |= _hits(counts, surroundings.engine_side)
     evidence |= _drafts(surroundings.engine_side)
     reason_without_fidelity = None
@@ -329,7 +336,7 @@ def _evidence(
         "count_mismatch_share": counts.share("mismatched", "exact"),
         "input_length_error": counts.prompt_lengths.relative_error(counts.prompt_lengths.parts),
         "output_length_error": output_length_error,
-        "failed_share": (len(counts) - sums["ok"]) / max(len(counts), 1),
+        "failed_share": (len(counts) - sums["ok"] - sums["cut_off"]) / max(len(counts), 1),
         "refused_share": counts.share("refused"),
         "uncounted_share": counts.share("uncounted", "ok"),
         "hidden_share": counts.share("hidden_tokens", "hidden_tokens_of"),
@@ -356,6 +363,13 @@ def _offered_below_asked(due: float, due_s: float, point: LoadPoint) -> float:
     if missing <= BEYOND_CHANCE * np.sqrt(asked):
         return 0.0
     return float(missing / asked)
+
+
+def _cut_off(counts: RequestCounts) -> dict[str, float]:
+    """The share of requests that this program ended itself, where there are any: the server did not
+    fail them.
+    """
+    return {"cut_off_share": counts.share("cut_off")} if counts.sums["cut_off"] else {}
 
 
 def _hits(counts: RequestCounts, engine_side: EngineSide | None) -> dict[str, float]:
@@ -511,7 +525,7 @@ def _buffered(evidence: dict[str, float]) -> list[str]:
 def _notes(counts: RequestCounts, evidence: dict[str, float], point: LoadPoint) -> list[str]:
     notes = []
     if evidence["ok_share"]:
-        notes += _exceeded([MANY_FAILED], evidence)
+        notes += _exceeded([MANY_FAILED, CUT_OFF], evidence)
     notes += _notes_on_the_rate(evidence, point)
     notes += _exceeded([*NOTES, CONSTRAINT_CUT, CONSTRAINT_UNCHECKED], evidence)
     notes += _notes_on_hits(counts, evidence)
@@ -544,7 +558,9 @@ def _notes_on_hits(counts: RequestCounts, evidence: dict[str, float]) -> list[st
     template = counts.share("template_tokens", "expected_hits_of")
     if measured > expected + template + MAX_CACHED:
         held = "prompts of earlier runs"
-        if evidence["failed_share"]:  # what was expected counts answered requests alone
+        if (
+            evidence["failed_share"] or "cut_off_share" in evidence
+        ):  # what was expected counts answered requests alone
             held += ", or of requests that failed"
         notes.append(
             f"more prompt tokens were found in the prefix cache ({measured:.1%}) than this run had "

@@ -344,6 +344,13 @@ def test_a_backlog_is_found_however_long_it_grew_before(warmup_s: float, window_
             "60.0% of requests were refused",
         ),
         (
+            {
+                "status": ["aborted"] * 100 + ["ok"] * 300,
+                "error_class": ["aborted"] * 100 + [None] * 300,
+            },
+            "25.0% of requests were cut off when the point was ended",
+        ),
+        (
             {"token_count_source": ["chunks"] * 400},
             "100.0% of answers came without a usable token count",
         ),
@@ -842,3 +849,11 @@ def test_calls_of_tools_are_as_long_as_they_are() -> None:
         workload = Workload.model_validate({**keys, "tool_choice": tool_choice})
         reasons = verdict(short, of=replace(OPEN, workload=workload, warmup_s=1e-9)).reasons
         assert any("answers were off" in reason for reason in reasons) is is_noted
+
+
+def test_requests_that_were_cut_off_are_not_counted_as_failed() -> None:
+    status = ["aborted"] * 100 + ["error"] * 4 + ["ok"] * 296
+    judged = verdict(table(warmup=0, status=status))
+    assert judged.evidence["cut_off_share"] == 0.25
+    assert judged.evidence["failed_share"] == 0.01
+    assert not any("of requests failed" in reason for reason in judged.reasons)
