@@ -52,7 +52,8 @@ class Claim:
     shown to fail; infinite: none was. ``levels``: what the probes of each level show, the lowest
     level first. ``passed``: the highest level below ``high`` whose probes met
     the limits, confirmed or not. ``estimate``: the load that is expected to hold; None: too little
-    is known.
+    is known. ``missed``: the lowest level above ``passed`` and below ``high`` whose probes missed the
+    limits, with too few requests to show that it fails.
 
     ``status``:
 
@@ -76,6 +77,7 @@ class Claim:
     levels: tuple[LevelEvidence, ...]
     passed: float | None = None
     estimate: Estimate | None = None
+    missed: LevelEvidence | None = None
 
     @property
     def search_is_over(self) -> bool:
@@ -123,7 +125,19 @@ def claim_of(
         tuple(levels),
         passed=state.reach or None,
         estimate=None if pointless else estimate_of(levels, target, whole_numbers),
+        missed=_first_missed(state),
     )
+
+
+def _first_missed(state: SearchState) -> LevelEvidence | None:
+    """The lowest level above all that could hold whose probes missed the limits, and which is not
+    shown to fail.
+    """
+    for evidence in state.levels:
+        has_missed = evidence.verdict is None and evidence.share is not None
+        if has_missed and state.reach < evidence.level < state.high:
+            return evidence
+    return None
 
 
 def claim_document(claim: Claim) -> dict[str, float | str | None]:

@@ -1,9 +1,11 @@
-"""Puts an estimate into words, for the live view, events and reports."""
+"""Puts an estimate, and a level that missed, into words, for the live view, events and reports."""
 
 import math
 
+from orchestrator.base.text import counted
 from orchestrator.capacity.estimate import Estimate
-from orchestrator.spec.load import UNITS
+from orchestrator.capacity.levels import LevelEvidence
+from orchestrator.spec.load import UNITS, load_text
 
 OVERLOADED = "overloaded, ended early"  # of a probe: see probe_outcome.was_overloaded
 DIGITS = 3  # of an estimated level
@@ -30,3 +32,9 @@ def rounded_text(value: float, control: str, estimate: Estimate) -> str:
         return f"{value:.0f}"
     decimals = DIGITS - 1 - math.floor(math.log10(estimate.level))
     return f"{value:.{max(decimals, 0)}f}"
+
+
+def missed_words(control: str, missed: LevelEvidence) -> str:
+    """``missed 8 req/s, not yet shown to fail (48 requests)``."""
+    level = load_text(control, missed.level)
+    return f"missed {level}, not yet shown to fail ({counted(missed.requests, 'request')})"

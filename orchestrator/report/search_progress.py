@@ -10,7 +10,7 @@ from typing import NamedTuple
 from orchestrator.analysis.slo import format_slo
 from orchestrator.base.grouping import values_by_key
 from orchestrator.base.text import hours
-from orchestrator.capacity.estimate_words import OVERLOADED, estimate_words
+from orchestrator.capacity.estimate_words import OVERLOADED, estimate_words, missed_words
 from orchestrator.capacity.probe_outcome import was_overloaded
 from orchestrator.report.documents.search import ProbeDocument, SearchDocument
 from orchestrator.report.text import EMULATED, Column, plain, styled, table
@@ -132,6 +132,8 @@ def _answer(document: SearchDocument) -> str:
         parts.append(estimate_words(control, claim.estimate))
     elif claim.passed is not None and claim.passed > (claim.claim or 0.0):
         parts.append(f"{load_text(control, claim.passed)} passed and is not confirmed")
+    if claim.missed is not None:
+        parts.append(missed_words(control, claim.missed))
     if math.isfinite(claim.high):
         parts.append(f"fails {load_text(control, claim.high)}")
     return f"{'; '.join(parts)} ({claim.status})"

@@ -12,7 +12,7 @@ from orchestrator.analysis.broken_output import BrokenOutput, Sign
 from orchestrator.analysis.metrics import validity_of
 from orchestrator.analysis.slo import judge, stored_values
 from orchestrator.base.text import counted
-from orchestrator.capacity.estimate_words import OVERLOADED, estimate_words
+from orchestrator.capacity.estimate_words import OVERLOADED, estimate_words, missed_words
 from orchestrator.capacity.probe_outcome import was_overloaded
 from orchestrator.results.records import AttemptData, Committed
 from orchestrator.results.validity_words import remedy_text
@@ -110,9 +110,11 @@ def _probed_words(control: str, claim: Claim) -> Iterator[str]:
         yield f"passed {load_text(control, claim.passed)}, not confirmed"
     elif claim.claim is None:
         yield "no level passed yet"
+    if claim.missed is not None:
+        yield missed_words(control, claim.missed)
     if math.isfinite(claim.high):
         yield f"fails {load_text(control, claim.high)}"
-    else:
+    elif claim.missed is None:
         yield "none fails yet"
 
 

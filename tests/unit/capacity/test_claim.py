@@ -182,3 +182,15 @@ def test_unresolved_is_not_said_while_a_search_goes_on() -> None:
         return told[-1]
 
     assert ended(answer).claim.status == "unresolved"
+
+
+def test_a_level_that_missed_with_too_few_requests_is_named_until_it_is_shown_to_fail() -> None:
+    tier = Tier(SLO)
+    tier.tell(ProbeOutcome(16.0, flags(0.0), Shows.FAILURE_ONLY))
+    tier.tell(ProbeOutcome(8.0, flags(0.5, 12)))
+    claim = tier.claim
+    assert (claim.high, claim.passed) == (16.0, None)
+    assert claim.missed is not None
+    assert (claim.missed.level, claim.missed.requests) == (8.0, 12)
+    tier.tell(ProbeOutcome(8.0, flags(0.0)))
+    assert (tier.claim.high, tier.claim.missed) == (8.0, None)

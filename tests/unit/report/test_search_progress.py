@@ -22,6 +22,7 @@ from orchestrator.report.documents.search import (
     SearchedEndpoint,
 )
 from orchestrator.report.search_progress import search_text
+from tests.unit.capacity.builders import at
 
 ENDPOINT = SearchedEndpoint("http://h:1", "m", 1, emulated=False, results=None, name=None)
 CLAIM = Claim(claim=16.0, low=16.0, high=24.0, status="budget", levels=())
@@ -105,6 +106,11 @@ def test_a_probe_without_requests_has_no_share() -> None:
         (
             replace(NO_CLAIM, passed=24.0),
             "no load is confirmed yet; 24 req/s passed and is not confirmed (budget)",
+        ),
+        (
+            replace(NO_CLAIM, high=16.0, missed=at(8.0)),
+            "no load is confirmed yet; missed 8 req/s, not yet shown to fail (1,000 requests); "
+            "fails 16 req/s (budget)",
         ),
         (replace(CLAIM, high=math.inf), "holds 16 req/s (budget)"),
         (replace(NO_CLAIM, status="broken_output"), "no load can be judged (broken_output)"),

@@ -11,6 +11,7 @@ from orchestrator.analysis.broken_output import BrokenOutput, Sign
 from orchestrator.capacity.claim import Claim
 from orchestrator.capacity.estimate import Estimate
 from orchestrator.sweep.words import broken_output_text, claim_words, level_words
+from tests.unit.capacity.builders import at
 from tests.unit.sweep.simulation import plan_of
 
 LEVELS = (cast("Any", object()),)  # some level was probed
@@ -42,6 +43,13 @@ def test_a_level_that_passed_once_is_called_unconfirmed() -> None:
 def test_without_a_failed_level_none_fails_yet() -> None:
     claim = Claim(None, 0.0, math.inf, "budget", LEVELS)
     assert words_of(claim) == "fast: no level passed yet, none fails yet"
+
+
+@pytest.mark.parametrize(("high", "end"), [(16.0, ", fails 16 req/s"), (math.inf, "")])
+def test_a_level_that_missed_is_not_said_to_fail_before_it_is_shown(high: float, end: str) -> None:
+    claim = Claim(None, 0.0, high, "budget", LEVELS, missed=at(8.0))
+    missed = "missed 8 req/s, not yet shown to fail (1,000 requests)"
+    assert words_of(claim) == f"fast: no level passed yet, {missed}{end}"
 
 
 def test_an_estimate_stands_for_the_levels_that_passed_and_failed() -> None:
