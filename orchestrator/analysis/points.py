@@ -45,6 +45,7 @@ from orchestrator.analysis.throughput import Batches
 from orchestrator.base.arrays import Floats, Ints
 from orchestrator.base.errors import DamagedError, FailureClass, ResultsError
 from orchestrator.base.grouping import values_by_key
+from orchestrator.results.offered_rate import MAX_DIFFERENCE, share_beyond
 from orchestrator.results.records import (
     AttemptData,
     Committed,
@@ -405,6 +406,27 @@ class StoredPoint:
         """The figures of a part of a mix, or of all requests; None where no request is of it."""
         return self.figures if part is None else _figures_of_part(self.part_figures, part)
 
+    @property
+    def offered_rate(self) -> float | None:
+        """Requests/s that were due in the steady windows of the used repeats; None: not known, or
+        no rate was asked for.
+        """
+        rates = [repeat.head.offered_rate for repeat in self.used]
+        known = [rate for rate in rates if rate is not None]
+        if not known or len(known) < len(rates):
+            return None
+        return sum(known) / len(known)
+
+    @property
+    def was_sent_as_asked(self) -> bool:
+        """Whether requests were due at the rate asked for, apart from chance and a few percent."""
+        offered = self.offered_rate
+        if not offered:
+            return True
+        due = self.figures.requests.scheduled
+        asked = due * self.head.level / offered
+        return abs(share_beyond(due, asked)) <= MAX_DIFFERENCE
+
     @cached_property
     def efficiency(self) -> EfficiencyResult:
         """How much of its devices' peaks it used, or why that is not known."""
@@ -471,12 +493,23 @@ class StoredPoint:
         At a request rate that the engine keeps up with, the throughput is what the requests ask
         for, even if the engine is faster, so the estimate is also the upper bound. The lower bound
         is the engine's peak divided by the model's error, where that is less than the estimate.
+        Neither holds where a faster engine would have been sent more.
         """
         asks_for_less = self.head.control == "request_rate" and not math.isinf(self.head.level)
-        if asks_for_less and self.validity != BACKLOG:
+        keeps_up = asks_for_less and self.validity != BACKLOG
+        if keeps_up and not self._faster_would_get_more:
             peak = max(self.peak_throughput, tokens_per_s)
             return interval_of_model(tokens_per_s, min(peak / factor, tokens_per_s), tokens_per_s)
         return interval_of_model(tokens_per_s, tokens_per_s / factor, tokens_per_s * factor)
+
+    @property
+    def _faster_would_get_more(self) -> bool:
+        """Whether a faster engine would have been sent more in the same time: later turns waited
+        for answers. Of drawn sessions no more are due than the rate asks for; what a part of a
+        trace holds is not known.
+        """
+        has_sessions = any(repeat.head.later_turns_share for repeat in self.used)
+        return has_sessions and (self.head.arrivals == "trace" or not self.was_sent_as_asked)
 
 
 def repeat_of(attempt: AttemptData, slo: Slo) -> Repeat:

@@ -31,6 +31,7 @@ from orchestrator.load.point import ClientStats, HostLoad, LoadPoint
 from orchestrator.load.request_counts import MAX_SEND_DELAY_MS, RequestCounts
 from orchestrator.results.columns import NumberColumn, quantiles
 from orchestrator.results.lazy_rows import Rows
+from orchestrator.results.offered_rate import BEYOND_CHANCE, MAX_DIFFERENCE, share_beyond
 from orchestrator.results.outcomes import BUFFERED_SHARE, MANY_TOKENS
 from orchestrator.results.records import EngineSide
 from orchestrator.results.validity import Validity
@@ -46,8 +47,6 @@ MIN_ACHIEVED = 0.98
 MAX_LENGTH_ERROR = 0.01
 MAX_FAILED = 0.05
 MAX_LOST = 0.05
-MAX_BELOW_ASKED = 0.05
-BEYOND_CHANCE = 2.33  # standard deviations: 1 % of a normal distribution lies above
 # the last tenth of requests must have taken at least this many times as long as the first
 SLOWER = 2
 FEW_REQUESTS = 8  # with fewer, a backlog or the number of requests in flight is not judged
@@ -350,19 +349,12 @@ def _evidence(
 
 def _offered_below_asked(due: float, due_s: float, point: LoadPoint) -> float:
     """The share of the requests that a rate asks for and that were not due; 0 where chance may
-    explain it, and in closed loops.
-
-    ``due``: requests that were due within ``due_s`` seconds. Arrivals of a Poisson process differ
-    by their square root.
+    explain it, and in closed loops. ``due``: requests that were due within ``due_s`` seconds.
     """
     asked = point.level.value * due_s
-    is_open_loop = point.level.control == "request_rate"
-    if not is_open_loop or not np.isfinite(asked) or asked <= 0:
+    if point.level.control != "request_rate" or not np.isfinite(asked):
         return 0.0
-    missing = asked - due
-    if missing <= BEYOND_CHANCE * np.sqrt(asked):
-        return 0.0
-    return float(missing / asked)
+    return max(0.0, -share_beyond(due, asked))
 
 
 def _cut_off(counts: RequestCounts) -> dict[str, float]:
@@ -592,7 +584,7 @@ def _notes_on_drafts(evidence: dict[str, float], point: LoadPoint) -> list[str]:
 def _notes_on_the_rate(evidence: dict[str, float], point: LoadPoint) -> list[str]:
     """At what rate requests were due, and why, where it is far below the one asked for."""
     missing = evidence["offered_below_asked"]
-    if missing <= MAX_BELOW_ASKED:
+    if missing <= MAX_DIFFERENCE:
         return []
     is_trace = point.arrivals.process == "trace"
     causes = ["this part of the trace has fewer" if is_trace else "arrivals came in bursts"]

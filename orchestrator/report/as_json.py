@@ -398,6 +398,7 @@ def ranked_json(document: RankedDocument, slo: Slo) -> JsonObject:
     return {
         "deployment": deployment.label,
         **fields_of(point.head, "deployment_id", "point_id", "control", "level"),
+        "offered_rate": point.offered_rate,
         "value": rate.estimate,
         "interval": [rate.lower, rate.upper],
         **_ends("value", rate),

@@ -11,10 +11,12 @@ from orchestrator.report.column import ReportColumn
 from orchestrator.report.documents.point import PointDocument
 
 _SHARES = {
+    "offered_rate": "requests/s that were due in the steady window of an open loop",
+    "later_turns_share": "share of requests that are later turns of a session",
     "cached_share": "share of prompt tokens found in the engine's prefix cache",
     "expected_cached_share": "the share that a prefix cache of unlimited size would have held",
     "recorded_rate": "requests/s of the recorded trace that was sent at its times",
-    "rate_factor": "rate that was sent over the recorded one",
+    "rate_factor": "rate asked for over the recorded one",
     "thinned_share": "share of the recorded sessions that were left out",
     "distinct_times_share": "distinct recorded times per request",
 }

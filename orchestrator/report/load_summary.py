@@ -199,11 +199,11 @@ def _offered(document: LevelDocument) -> str:
     """The rate at which requests of an open loop were due, which differs from the one asked for by
     chance, or while conversations begin; empty for other loops.
     """
-    figures = document.figures
     level = document.level
-    if level.control != "request_rate" or math.isinf(level.value) or not figures.window_s:
+    offered = document.evidence["offered_rate"]
+    if level.control != "request_rate" or math.isinf(level.value) or not offered:
         return ""
-    return f" of {_number(figures.requests.scheduled / figures.window_s)} offered"
+    return f" of {_number(offered)} offered"
 
 
 def _window(document: LevelDocument) -> str:

@@ -286,7 +286,9 @@ def _filled(documents: Sequence[PointDocument], shown: ShownColumn) -> FilledCol
 def _identity_columns(
     documents: Sequence[PointDocument], first_title: str
 ) -> Iterator[FilledColumn]:
-    """The columns that tell the points of a table apart."""
+    """The columns that tell the points of a table apart; where other rates were sent than asked
+    for, what was sent.
+    """
     is_mixed = not _badge(documents)
     labels = []
     for document in documents:
@@ -294,6 +296,10 @@ def _identity_columns(
         labels.append(f"{document.label}{mark}")
     yield FilledColumn(Column(first_title, fold=True, name="deployment"), labels)
     yield _load_column(documents)
+    points = [document.point for document in documents]
+    if not all(point.was_sent_as_asked for point in points):
+        rates = [figure(point.offered_rate) for point in points]
+        yield FilledColumn(Column("req/s\noffered", name="offered_rate"), rates)
     if any(document.is_knee for document in documents):
         cells = ["knee" if document.is_knee else "" for document in documents]
         yield FilledColumn(Column("curve", is_left=True, name="knee"), cells)

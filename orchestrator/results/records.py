@@ -182,6 +182,13 @@ class PointHead(AttemptKey):
         float | None,
         "share of requests that waited for a place under max_in_flight; null: no such limit",
     ] = None
+    offered_rate: A[
+        float | None,
+        "requests/s that were due in the steady window; null: a closed loop, or all at once",
+    ] = None
+    later_turns_share: A[
+        float | None, "share of requests that are later turns of a session; null: not known"
+    ] = None
     cached_share: A[
         float | None,
         "share of prompt tokens found in the engine's prefix cache; null: not reported",
@@ -198,7 +205,7 @@ class PointHead(AttemptKey):
     recorded_rate: A[
         float | None, "requests/s of the recorded trace that was sent at its times, on average"
     ] = None
-    rate_factor: A[float | None, "rate that was sent over the recorded one"] = None
+    rate_factor: A[float | None, "rate asked for over the recorded one"] = None
     thinned_share: A[float | None, "share of the recorded sessions that were left out"] = None
     distinct_times_share: A[
         float | None, "distinct recorded times per request: below 1, some were sent at one instant"
@@ -539,7 +546,7 @@ class HostRow(AttemptKey):
 
 # The version of ``AttemptData`` and ``PooledFigures``, with the records that they contain. It rises
 # when a column changes, or how one is computed.
-METRICS_VERSION = 13
+METRICS_VERSION = 14
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import lru_cache
+from math import isfinite
 from typing import Any
 
 import pyarrow as pa
@@ -81,6 +82,7 @@ class AttemptRecord:
         adapter_cost = adapter_cost_of(requests, (window_start_ns, window_end_ns))
         guidance = guidance_of(requests, (window_start_ns, window_end_ns))
         is_capped = load.max_in_flight is not None
+        has_rate = point.level.control == "request_rate" and isfinite(point.level.value)
         emulated = ENGINES[self.deployment.settings.engine].emulated
         if self.launch is not None:
             emulated = self.launch.emulated
@@ -106,6 +108,8 @@ class AttemptRecord:
             started_unix_ns=time.time_ns() if began_unix_ns is None else began_unix_ns,
             requests_scheduled=requests.num_rows,
             cache_state=loaded.cache if loaded else None,
+            offered_rate=verdict.evidence.get("offered_rate") if has_rate else None,
+            later_turns_share=verdict.evidence.get("later_turns_share"),
             cached_share=verdict.evidence.get("cached_share"),
             expected_cached_share=verdict.evidence.get("expected_cached_share"),
             content=point.workload.content_source(),

@@ -280,15 +280,19 @@ def test_a_simulated_share_has_no_bounds_where_the_model_s_error_leaves_no_reque
 
 
 @pytest.mark.parametrize(
-    ("level", "validity", "bounds"),
+    ("level", "fields", "bounds"),
     [
-        (1.0, "valid", (1.0, 1.0)),  # even a slower engine gives as much as was sent
-        (10.0, "valid", (1 / 1.25, 1.0)),  # its best
-        (8.0, "engine_bound_backlog", (1 / 1.25, 1.25)),
+        (1.0, {}, (1.0, 1.0)),  # even a slower engine gives as much as was sent
+        (10.0, {}, (1 / 1.25, 1.0)),  # its best
+        (8.0, {"validity": "engine_bound_backlog"}, (1 / 1.25, 1.25)),
+        # later turns that waited for answers would have come sooner from a faster engine
+        (1.0, {"later_turns_share": 0.5, "arrivals": "trace"}, (1 / 1.25, 1.25)),
+        (1.0, {"later_turns_share": 0.5, "offered_rate": 0.5}, (1 / 1.25, 1.25)),
+        (1.0, {"later_turns_share": 0.5, "offered_rate": 0.99}, (1.0, 1.0)),
     ],
 )
 def test_a_simulated_rate_that_is_kept_up_with_gives_no_more_than_was_sent(
-    store: Store, level: float, validity: str, bounds: tuple[float, float]
+    store: Store, level: float, fields: dict[str, Any], bounds: tuple[float, float]
 ) -> None:
     error = {
         "error": {
@@ -309,8 +313,8 @@ def test_a_simulated_rate_that_is_kept_up_with_gives_no_more_than_was_sent(
             point_id=f"p{number}",
             control="request_rate",
             level=float(rate),
-            validity=validity if rate == level else "valid",
             simulated=True,
+            **(fields if rate == level else {}),
         )
     point = next(point for point in load_points(store) if point.head.level == level)
     interval = point.output_token_throughput()
@@ -318,3 +322,17 @@ def test_a_simulated_rate_that_is_kept_up_with_gives_no_more_than_was_sent(
     assert (interval.lower, interval.upper) == pytest.approx(
         tuple(interval.estimate * bound for bound in bounds)
     )
+
+
+@pytest.mark.parametrize(
+    ("offered", "is_as_asked"),
+    [(5.0, True), (2.0, False), (9.0, False), (4.0, True), (None, True)],  # 4 of 5: chance
+)
+def test_a_point_says_whether_it_was_sent_the_rate_asked_for(
+    store: Store, offered: float | None, is_as_asked: bool
+) -> None:
+    rows = [request(n, 100 * n) for n in range(100)]
+    commit_measurement(store, "m", rows, control="request_rate", level=5.0, offered_rate=offered)
+    (point,) = load_points(store)
+    assert point.offered_rate == offered
+    assert point.was_sent_as_asked is is_as_asked

@@ -1,0 +1,16 @@
+"""Whether requests came due at the rate that a level asks for."""
+
+from math import sqrt
+
+MAX_DIFFERENCE = 0.05  # share of the rate asked for; a larger difference is shown
+BEYOND_CHANCE = 2.33  # standard deviations: 1 % of a normal distribution lies above
+
+
+def share_beyond(due: float, asked: float) -> float:
+    """How many more requests were due than asked for, as a share of these; below 0 for fewer; 0
+    where chance may explain it: arrivals of a Poisson process differ by their square root.
+    """
+    more = due - asked
+    if asked <= 0 or abs(more) <= BEYOND_CHANCE * sqrt(asked):
+        return 0.0
+    return more / asked
