@@ -121,10 +121,11 @@ class OpenRequestCounts:
 
     def __init__(self, from_s: float, until_s: float) -> None:
         instants = QUARTERS * INSTANTS_PER_QUARTER
-        self._instants_s = np.linspace(from_s, until_s, instants + 1)[1:]
+        self._window_s = until_s - from_s
+        self._instants_s = np.linspace(from_s, until_s, instants + 1)
         # requests that were due, and over, by each of these instants
-        self._due_by: Ints = np.zeros(instants, np.int64)
-        self._over_by: Ints = np.zeros(instants, np.int64)
+        self._due_by: Ints = np.zeros(instants + 1, np.int64)
+        self._over_by: Ints = np.zeros(instants + 1, np.int64)
         # the same by the beginning of the last quarter of the run, and by its end
         self._last_quarter_s = np.array([0.75 * until_s, until_s])
         self._due_by_last: Ints = np.zeros(2, np.int64)
@@ -148,9 +149,15 @@ class OpenRequestCounts:
 
     def by_quarter(self) -> Floats:
         """Mean number of open requests in each quarter of the window."""
-        open_requests = self._due_by - self._over_by
+        open_requests = (self._due_by - self._over_by)[1:]
         means: Floats = open_requests.reshape(QUARTERS, INSTANTS_PER_QUARTER).mean(axis=1)
         return means
+
+    def ended_per_s(self) -> float:
+        """At what rate requests ended in the window; 0 where it has no length."""
+        if self._window_s <= 0:
+            return 0.0
+        return float(self._over_by[-1] - self._over_by[0]) / self._window_s
 
     def at_the_end(self) -> EndOfRun:
         due_before_quarter, due = self._due_by_last

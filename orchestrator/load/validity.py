@@ -21,6 +21,8 @@ The verdicts, the first that applies first:
 A point that the user ended is ``interrupted``, whatever is found here (sweep/measure.py).
 """
 
+from __future__ import annotations
+
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -49,6 +51,8 @@ MAX_FAILED = 0.05
 MAX_LOST = 0.05
 # the last tenth of requests must have taken at least this many times as long as the first
 SLOWER = 2
+MIN_ENDED = 0.95  # share of the requests offered; fewer ended where the engine was overloaded
+MANY_OPEN = 2  # times as many requests as are open if the engine keeps up
 FEW_REQUESTS = 8  # with fewer, a backlog or the number of requests in flight is not judged
 MOST_END_REASONS = 3  # why answers ended: the commonest are named, the others counted
 MOST_REASON_CHARACTERS = 60
@@ -277,7 +281,7 @@ def judge(
         if reasons and validity is Validity.VALID:
             validity = name
         all_reasons += reasons
-    all_reasons += _notes(counts, evidence, point)
+    all_reasons += _notes(counts, evidence, point, open_at_the_end)
     if reason_without_fidelity is not None:
         all_reasons.append(
             f"how near this load came to its recorded times is unknown: {reason_without_fidelity}"
@@ -514,8 +518,15 @@ def _buffered(evidence: dict[str, float]) -> list[str]:
 # -- notes: what a reader must know although the point stays valid
 
 
-def _notes(counts: RequestCounts, evidence: dict[str, float], point: LoadPoint) -> list[str]:
-    notes = []
+def _notes(
+    counts: RequestCounts,
+    evidence: dict[str, float],
+    point: LoadPoint,
+    open_at_the_end: OpenAtTheEnd | None,
+) -> list[str]:
+    is_by_time = point.duration_s is not None
+    overload = _overload(counts, evidence, open_at_the_end) if is_by_time else []
+    notes = [*overload]
     if evidence["ok_share"]:
         notes += _exceeded([MANY_FAILED, CUT_OFF], evidence)
     notes += _notes_on_the_rate(evidence, point)
@@ -525,9 +536,52 @@ def _notes(counts: RequestCounts, evidence: dict[str, float], point: LoadPoint) 
     notes += _notes_on_fidelity(evidence, point)
     notes += _notes_on_answers(counts, evidence, point)
     notes += _notes_on_sending(counts, evidence, point)
-    if point.duration_s is not None:
+    if is_by_time:
         notes += _notes_on_the_window(counts, evidence, point)
+    if is_by_time and not overload:
+        notes += _unsteady(counts)
     return notes
+
+
+def _is_unsteady(counts: RequestCounts) -> bool:
+    """Whether the number of open requests changed within the window by more than chance explains,
+    apart from its first quarter.
+    """
+    quarters = counts.open.by_quarter()
+    mean = quarters.mean()
+    by_chance = 2 * np.sqrt(max(mean, 1.0))  # two standard deviations of a Poisson count
+    return len(counts) >= FEW_REQUESTS and bool(np.ptp(quarters[1:]) > max(0.25 * mean, by_chance))
+
+
+def _unsteady(counts: RequestCounts) -> list[str]:
+    if not _is_unsteady(counts):
+        return []
+    quarters = counts.open.by_quarter()
+    return [
+        "requests in flight were not steady: "
+        f"from {quarters[1]:.0f} to {quarters[3]:.0f} within the window"
+    ]
+
+
+def _overload(
+    counts: RequestCounts, evidence: dict[str, float], end: OpenAtTheEnd | None
+) -> list[str]:
+    """What shows that more was sent than the engine can answer, where it is not enough for a
+    backlog: open requests became more and more, many more than an engine that keeps up has.
+    """
+    if end is None or not _is_unsteady(counts):
+        return []
+    quarters = counts.open.by_quarter()
+    grew = bool(np.all(np.diff(quarters[1:]) > 0))
+    offered = evidence["offered_rate"]
+    ended = counts.open.ended_per_s()
+    falls_behind = ended < MIN_ENDED * offered and end.still_open > MANY_OPEN * end.kept_up
+    if not (grew and falls_behind):
+        return []
+    return [
+        f"overloaded: in flight grew from {quarters[1]:.0f} to {quarters[3]:.0f} within the "
+        f"window; requests ended at {ended:.3g} of {offered:.3g} a second offered"
+    ]
 
 
 def _notes_on_hits(counts: RequestCounts, evidence: dict[str, float]) -> list[str]:
@@ -666,7 +720,7 @@ def _notes_on_sending(
 def _notes_on_the_window(
     counts: RequestCounts, evidence: dict[str, float], point: LoadPoint
 ) -> list[str]:
-    """Whether the window of a point by time is one of a steady run, and long enough."""
+    """Whether the window of a point by time begins after a warm-up, and is long enough."""
     notes = []
     if counts.due_from_s == 0:
         why = "no part of the run was steady, so all of it counts"
@@ -679,14 +733,6 @@ def _notes_on_the_window(
         notes.append(
             f"the window ({window_s:.4g} s) is shorter than {LEAST_E2E_TIMES} end-to-end times "
             f"(p95 {e2e_s:.1f} s): its throughput depends on where it begins and ends"
-        )
-    quarters = counts.open.by_quarter()
-    mean = quarters.mean()
-    by_chance = 2 * np.sqrt(max(mean, 1.0))  # two standard deviations of a Poisson count
-    if len(counts) >= FEW_REQUESTS and np.ptp(quarters[1:]) > max(0.25 * mean, by_chance):
-        notes.append(
-            "requests in flight were not steady: "
-            f"from {quarters[1]:.0f} to {quarters[3]:.0f} within the window"
         )
     return notes
 

@@ -826,6 +826,19 @@ def test_constrained_answers_that_took_too_long_to_check_are_called_unchecked() 
     assert judged.reasons[0].startswith("50.0% of constrained answers are unchecked: ")
 
 
+def test_an_overload_that_may_be_chance_is_the_first_note() -> None:
+    due_s = np.arange(60) / 3.0
+    took_s = slots(due_s, count=8, service_s=4.0) - due_s  # 2 of 3 a second are answered
+    judged = verdict(table(60, 3.0, took_s), of=point(value=4.0, duration_s=20.0))
+    assert judged.validity == "valid"
+    first, *others = judged.reasons
+    assert first == (
+        "overloaded: in flight grew from 14 to 25 within the window; requests ended at 1.65 of 3 a "
+        "second offered"
+    )
+    assert not any("not steady" in reason for reason in others)
+
+
 def test_a_rate_that_was_not_offered_is_noted() -> None:
     judged = verdict(table(300, rate=15.0), of=point(value=20.0, duration_s=20.0))
     assert judged.validity == "valid"
