@@ -29,7 +29,7 @@ import numpy as np
 
 from benchmarks.search.claims import CAP_S, SLO, Spent, probe
 from benchmarks.search.servers import TARGET, Server, curve
-from orchestrator.capacity.race import Entrant, Race, is_well_known
+from orchestrator.capacity.race import Entrant, Race, precision_reached
 from orchestrator.capacity.search import Capacity
 from orchestrator.capacity.standing import Contest, Standing, Standings, standing_of_rates
 from orchestrator.capacity.strategy import SearchQuestion
@@ -63,14 +63,14 @@ class Search(Capacity):
         self.server = server
         (self.tier,) = self._tiers
         self.predicted_value = guess / devices
-        # whether its capacity was known well each time that it gave way
-        self.yielded_when_known: set[bool] = set()
+        # ``precision_reached`` when it last gave way; -1: it never did
+        self.precision_at_yield = -1
 
     def go_on(self, gives_way: Callable[[], bool], rng: np.random.Generator, trial: Trial) -> None:
         """One launch: until it knows, is dominated, others come first, or the race is over."""
         while (level := self.ask()) is not None and not trial.is_over and trial.needs(self):
             if self.may_wait and gives_way():
-                self.yielded_when_known.add(is_well_known(self.tier.claim))
+                self.precision_at_yield = precision_reached(self.tier.claim)
                 return
             cap_s = min(CAP_S, trial.left_s)
             begun_s = trial.spent.seconds
@@ -147,7 +147,7 @@ def grid(
         gains[axis] = dict(zip(map(str, values), gains_of_values, strict=True))
     searches: list[Search] = []
     entrants: dict[str, Entrant] = {}
-    race = Race(entrants)
+    race = Race(entrants, targets={SLO.name: TARGET})
     for number in rng.permutation(len(cells))[:size]:
         cell = cells[number]
         name = str(number)
@@ -173,10 +173,10 @@ def follow(race: Race, searches: Sequence[Search]) -> list[Search]:
 
 
 def gives_way(race: Race, search: Search, searches: Sequence[Search]) -> bool:
-    """Once, and once more when its capacity is known well: to all that were not probed yet, and to those that may come
-    further.
+    """Once, and again each time that its capacity is known more precisely: to all that were not
+    probed yet, and to those that may come further.
     """
-    if is_well_known(search.tier.claim) in search.yielded_when_known:
+    if precision_reached(search.tier.claim) <= search.precision_at_yield:
         return False
     others = follow(race, [other for other in searches if other is not search])
     priority = race.priority(search.name)

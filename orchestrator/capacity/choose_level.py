@@ -25,7 +25,14 @@ from orchestrator.capacity.attainment_fit import AttainmentFit
 from orchestrator.capacity.belief import belief_of
 from orchestrator.capacity.design_effect import PRIOR_EFFECT
 from orchestrator.capacity.estimate import Estimate, estimate_of
-from orchestrator.capacity.levels import HIGHEST, SAME, STEPS, LevelEvidence, SearchState
+from orchestrator.capacity.levels import (
+    HIGHEST,
+    MOST_SCREENING,
+    SAME,
+    STEPS,
+    LevelEvidence,
+    SearchState,
+)
 from orchestrator.capacity.sequential_test import FAR_BELOW, FEWEST, PATIENT, ProbeSize
 
 # First levels (requests/s, requests in flight) where nothing is predicted. They are rather too high
@@ -46,7 +53,6 @@ RAISE_IN_TIME = 6.0
 # the most probes of full length that a level gets to be decided, and again to be confirmed
 MOST_REPEATS = 8
 MOST_REQUESTS = 130_000.0  # the most that a verdict on a level may be expected to take
-MOST_SCREENING = 3  # the most probes of a level that only say whether to go up or down
 # where time is limited: the share of the requests left that a proof and its confirmation may take
 # while the estimate is not precise
 PROOF_SHARE = 0.35

@@ -49,6 +49,7 @@ COLLAPSED = 0.5
 # Into how many parts a probe is cut, and the fewest requests of a part. Parts should be longer than
 # runs of misses, which last for some hundred requests where there is a queue.
 PARTS, LEAST_PART = 4, 100
+MOST_SCREENING = 3  # the most probes of a level that only say whether to go up or down
 MOST_INVALID = 2  # a level is given up after so many invalid probes
 
 
@@ -182,12 +183,16 @@ class SearchState:
     def can_wait(self) -> bool:
         """Whether other searches may be asked first.
 
-        They may where this search knows where to look, or where a whole probe left its level
-        undecided. Where no search waited, races took 63 % more load.
+        They may where this search knows where to look, or where a whole probe, or
+        ``MOST_SCREENING`` shorter ones, left a level undecided. Where no search waited, races took
+        63 % more load.
         """
         if not self.is_screening:
             return True
-        return any(evidence.whole and evidence.verdict is None for evidence in self.levels)
+        return any(
+            evidence.verdict is None and (evidence.whole or evidence.probes >= MOST_SCREENING)
+            for evidence in self.levels
+        )
 
     @property
     def reach(self) -> float:

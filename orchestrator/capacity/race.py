@@ -15,18 +15,19 @@ from collections import defaultdict
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from heapq import nlargest
+from types import MappingProxyType
 from typing import Any
 
 from orchestrator.capacity.claim import Claim
-from orchestrator.capacity.dominance import leading_level
+from orchestrator.capacity.dominance import expected, leading_level
 from orchestrator.spec.load import Objective
 
 # Deployments are first probed at this share of the level that a rival could hold. With 1, races of
 # 24 took 30.2 engine starts instead of 27.7, for the same load (benchmarks/search/RESULTS.md).
 CAUTION = 0.9
-# If the upper bound of an estimate is below its lower bound times this, the capacity is known well
-# enough to look again at other deployments that may hold more.
-WELL_KNOWN = 1.25
+# A search lets others that may hold more be probed first, and does so again each time that the upper
+# bound of its estimate comes below its lower bound times the next of these factors.
+KNOWN_WITHIN = (1.25, 1.12, 1.06)
 # a deployment without a level that fails may come to its upper estimate times this, at most
 FURTHEST = 2.0
 
@@ -73,7 +74,8 @@ class _SearchProgress:
 
     ``lead``: the level that counts as held. ``reach``: the highest level that could hold; 0 once
     the search is over. ``reach_counts``: whether others take ``reach`` into account. ``asks``:
-    whether the search asks for a level now.
+    whether the search asks for a level now. ``expected``: the level that all its probes together
+    expect to hold; None: they tell nothing.
     """
 
     claim: Claim
@@ -81,6 +83,7 @@ class _SearchProgress:
     reach: float
     reach_counts: bool
     asks: bool
+    expected: float | None
 
     def is_alike_for_rivals(self, other: _SearchProgress) -> bool:
         """Whether rivals see no difference. They see neither claims nor whether a search asks."""
@@ -97,7 +100,14 @@ class _SearchProgress:
 
     @property
     def most(self) -> float:
-        """The highest level that the search may come to; 0: nothing is known, or it is over."""
+        """The level that the search may come to; 0: nothing is known, or it is over.
+
+        Where the capacity is estimated, it is halfway (in logarithms) between what is expected and
+        the upper bound.
+        """
+        estimate = self.claim.estimate
+        if estimate is not None and self.expected:
+            return min(self.claim.high, math.sqrt(self.expected * estimate.upper))
         if self.upper_estimate:
             return min(self.claim.high, FURTHEST * self.upper_estimate)
         return self.claim.high if self.asks and math.isfinite(self.claim.high) else 0.0
@@ -151,11 +161,18 @@ class Race:
     The *lead* was shown to hold: a deployment that fails there is dominated. The *leader estimate*
     is a cautious guess of what the best of the others holds, never below the lead: a deployment
     that was not shown to hold as much probes no lower level. ``full_grid``: no deployment is ever
-    dominated; a search still begins at what its nearest neighbour holds.
+    dominated; a search still begins at what its nearest neighbour holds. ``targets``: the share of
+    requests that must meet the first test of each SLO, by its name.
     """
 
-    def __init__(self, entrants: Mapping[str, Entrant], full_grid: bool = False) -> None:
+    def __init__(
+        self,
+        entrants: Mapping[str, Entrant],
+        full_grid: bool = False,
+        targets: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
         self.full_grid = full_grid
+        self.targets = targets
         self.version = 0  # rises whenever the next level of some search may have changed
         self.entrants = entrants
         # by workload, SLO and group
@@ -173,10 +190,12 @@ class Race:
         entrant = self.entrants.get(name)
         if entrant is None:
             return
+        target = self.targets.get(slo)
+        expected_level = None if target is None else expected(claim, target)
         with self._lock:
             rivals = self._fields[workload, slo, entrant.group]
             before = rivals.progress.get(name)
-            now = _progress(before, claim, reach, asks)
+            now = _progress(before, claim, reach, asks, expected_level)
             if before is not None and before.is_alike_for_rivals(now):
                 rivals.progress[name] = now
             else:
@@ -318,7 +337,11 @@ class Rivals:
 
 
 def _progress(
-    before: _SearchProgress | None, claim: Claim, reach: float, asks: bool
+    before: _SearchProgress | None,
+    claim: Claim,
+    reach: float,
+    asks: bool,
+    expected_level: float | None,
 ) -> _SearchProgress:
     """The progress of a search that was at ``before`` and now knows ``claim``.
 
@@ -329,19 +352,21 @@ def _progress(
     """
     lead = leading_level(claim, is_over=not reach)
     if before is None or not asks:
-        return _SearchProgress(claim, lead, reach, reach_counts=asks, asks=asks)
+        return _SearchProgress(claim, lead, reach, asks, asks, expected_level)
     is_doubted = lead < before.lead < claim.high
     if reach and is_doubted:
         lead = before.lead
     was_probed_again = _bounds(before.claim) != _bounds(claim)
     reach_counts = before.reach_counts or was_probed_again
-    return _SearchProgress(claim, lead, reach, reach_counts, asks)
+    return _SearchProgress(claim, lead, reach, reach_counts, asks, expected_level)
 
 
-def is_well_known(claim: Claim) -> bool:
-    """Whether a capacity is known well enough to probe others before it is probed again."""
+def precision_reached(claim: Claim) -> int:
+    """How many factors of ``KNOWN_WITHIN`` the bounds of the estimate lie within."""
     estimate = claim.estimate
-    return estimate is not None and estimate.upper < WELL_KNOWN * estimate.lower
+    if estimate is None:
+        return 0
+    return sum(estimate.upper < factor * estimate.lower for factor in KNOWN_WITHIN)
 
 
 def distance(first: Mapping[str, Any], second: Mapping[str, Any]) -> float:

@@ -27,7 +27,7 @@ def race_of(plan: Plan) -> Race | None:
     if searching_load is None:
         return None
     entrants = entrants_of(plan, searching_load.objective)
-    return Race(entrants, full_grid=not searching_load.races)
+    return Race(entrants, not searching_load.races, _first_targets(plan))
 
 
 def entrants_of(plan: Plan, objective: Objective | None) -> dict[str, Entrant]:
@@ -56,10 +56,19 @@ def shortlist_of(plan: Plan, race: Race | None, priority: Mapping[str, float]) -
     )
     if race is None or limiting_load is None:
         return Shortlist(Race({}), {}, None)
-    goals: dict[str, float] = {}  # share of requests, by name of SLO
-    for slo in plan.slos:
-        goals[slo.name] = first_target(slo)
-    return Shortlist(race, goals, plan.most_started, priority, limiting_load.proposer, plan.seed)
+    return Shortlist(
+        race,
+        _first_targets(plan),
+        plan.most_started,
+        priority,
+        limiting_load.proposer,
+        plan.seed,
+    )
+
+
+def _first_targets(plan: Plan) -> dict[str, float]:
+    """The share of requests that must meet the first test of each SLO, by its name."""
+    return {slo.name: first_target(slo) for slo in plan.slos}
 
 
 def choose_next(

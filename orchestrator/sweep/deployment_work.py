@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum, StrEnum, auto
+from enum import StrEnum
 from functools import cache
 from itertools import count
 from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
 from orchestrator.base.errors import InputError
-from orchestrator.capacity.race import Race, is_well_known
+from orchestrator.capacity.race import KNOWN_WITHIN, Race, precision_reached
 from orchestrator.capacity.search import Capacity
 from orchestrator.capacity.strategy import ProbeWatch, Strategy
 from orchestrator.plan.model import Deployment, Measurement, Plan, PlannedLoad, Point
@@ -36,13 +36,6 @@ class WorkStage(StrEnum):
     YIELDED = "yielded"  # begun, and it has let others be probed first
     DONE = "done"  # nothing is left, as far as is known now
     DOMINATED = "dominated"  # nothing is left, because others hold more load than it can
-
-
-class Knowledge(Enum):
-    """How much the searches of a deployment know of its capacities."""
-
-    ROUGH = auto()
-    GOOD = auto()  # all are well known
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +183,8 @@ class DeploymentWork:
         self._committed = committed
         self._start_estimate = StartEstimate.of(deployment, start_times or StartTimes())
         self._followed = FollowedRace(race)
-        self._yielded_with: set[Knowledge] = set()  # what it knew when it let others go first
+        # ``_precision_reached`` when it last let others be probed first; None: it never did
+        self._precision_at_yield: int | None = None
         self._searches = [
             _WorkloadSearch(load, plan.strategy(load, deployment.id, race))
             for load in plan.loads_of(deployment.id)
@@ -279,7 +273,7 @@ class DeploymentWork:
             return WorkStage.DOMINATED if self._is_dominated() else WorkStage.DONE
         if not self.has_begun:
             return WorkStage.NEW
-        return WorkStage.YIELDED if self._yielded_with else WorkStage.BEGUN
+        return WorkStage.BEGUN if self._precision_at_yield is None else WorkStage.YIELDED
 
     @property
     def has_begun(self) -> bool:
@@ -297,24 +291,24 @@ class DeploymentWork:
 
     @property
     def can_yield(self) -> bool:
-        """Whether its searches know enough to let others be probed first. It yields at most once
-        before its capacities are well known, and at most once after that.
+        """Whether its searches know enough to let others be probed first. It yields once, and again
+        each time that its capacities are known more precisely.
         """
         if not self.races:
             return False
-        if self._knowledge in self._yielded_with:
+        last = self._precision_at_yield
+        if last is not None and self._precision_reached <= last:
             return False
         return all(search.can_wait for search in self._searches)
 
     @property
-    def _knowledge(self) -> Knowledge:
-        """How much is known of all the capacities that it is searched for."""
+    def _precision_reached(self) -> int:
+        """The least ``precision_reached`` of all the capacities that it is searched for."""
+        claims: list[Claim] = []
         for search in self._searches:
-            if search.capacity is None:
-                continue
-            if not all(is_well_known(claim) for claim in search.capacity.claims().values()):
-                return Knowledge.ROUGH
-        return Knowledge.GOOD
+            if search.capacity is not None:
+                claims += search.capacity.claims().values()
+        return min(map(precision_reached, claims), default=len(KNOWN_WITHIN))
 
     @property
     def races(self) -> bool:
@@ -381,7 +375,7 @@ class DeploymentWork:
 
     def yield_to_others(self) -> None:
         """Its launch ends so that others are probed first."""
-        self._yielded_with.add(self._knowledge)
+        self._precision_at_yield = self._precision_reached
 
     def hurry(self, left_s: float) -> None:
         """Tell its searches how many seconds are left for them."""

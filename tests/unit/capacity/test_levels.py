@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from orchestrator.capacity.probe_outcome import ProbeOutcome, Shows, outcome_of_
 from orchestrator.capacity.search import Tier
 from orchestrator.capacity.sequential_test import evidence_from
 from orchestrator.spec.load import Slo
-from tests.unit.capacity.builders import SLO, attempt, flags
+from tests.unit.capacity.builders import SLO, at, attempt, flags
 
 # 51 misses in a row, then 29 requests that met the test
 BURST = ProbeOutcome(8.0, (np.arange(80) > 50,), Shows.FAILURE_ONLY, whole=False)
@@ -181,3 +181,13 @@ def test_a_running_probe_and_its_stored_rows_give_the_same_evidence(
     assert level is not None
     (of_stored_rows,) = level.tests
     assert astuple(of_running_probe) == pytest.approx(astuple(of_stored_rows))
+
+
+@pytest.mark.parametrize(
+    ("probes", "whole", "can_wait"), [(1, 0, False), (2, 0, False), (3, 0, True), (1, 1, True)]
+)
+def test_a_search_may_wait_where_its_level_stays_undecided(
+    probes: int, whole: int, can_wait: bool
+) -> None:
+    undecided = replace(at(4.0, whole=whole), share=0.94, probes=probes)
+    assert search_state([undecided, at(8.0, "fails")], TARGET).can_wait is can_wait

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -9,13 +12,14 @@ from hypothesis import strategies as st
 from orchestrator.capacity.choose_level import level_to_confirm, level_to_explore
 from orchestrator.capacity.claim import Claim, claim_of
 from orchestrator.capacity.dominance import RivalClaim, is_dominated, lead_of
+from orchestrator.capacity.estimate import Estimate
 from orchestrator.capacity.levels import SAME, STEPS, LevelEvidence
-from orchestrator.capacity.race import CAUTION, Entrant, Race, _SearchProgress
+from orchestrator.capacity.race import CAUTION, Entrant, Race, _SearchProgress, precision_reached
 from orchestrator.capacity.search import Capacity
 from orchestrator.capacity.sequential_test import Evidence, LevelVerdict
 from orchestrator.capacity.strategy import SearchQuestion
 from orchestrator.spec.load import Slo
-from tests.unit.capacity.builders import claim
+from tests.unit.capacity.builders import at, claim
 
 ENTRANTS = {
     "small": Entrant("h100", 1, {"tensor_parallel_size": 1, "quantization": None}),
@@ -256,8 +260,8 @@ def test_every_deployment_is_dominated_asks_or_waits_for_one_that_asks(
         contest.shows(name, levels)
     contest.follow()
     contest.check()
-    for at, news in later:
-        if (name := str(at)) not in contest.searches:
+    for number, news in later:
+        if (name := str(number)) not in contest.searches:
             continue
         if news is None:
             contest.give_up(name)
@@ -304,6 +308,34 @@ def test_a_deployment_that_may_come_further_has_priority() -> None:
     race.tell("large", "w", "fast", claim(0.0, 96.0), 80.0, asks=False)
     race.tell("large", "w", "fast", claim(0.0, 96.0), 80.0)  # it waited, and returned
     assert race.priority("large") == pytest.approx(before)
+
+
+def estimated(level: float, lower: float, upper: float) -> Claim:
+    """A claim with an estimate, of which one probe met the limits as often as is allowed."""
+    probed = at(level)
+    return replace(
+        claim(0.0, math.inf, "budget", probed), estimate=Estimate(level, lower, upper, None)
+    )
+
+
+def test_of_estimates_priority_has_what_is_expected_and_could_be_more() -> None:
+    race = Race(ENTRANTS, targets={"fast": 0.95})
+    race.tell("large", "w", "fast", estimated(80.0, 40.0, 128.0), 80.0)
+    race.tell("middle", "w", "fast", estimated(20.0, 18.0, 22.0), 20.0)
+    race.tell("small", "w", "fast", estimated(9.0, 8.0, 16.0), 9.0)
+    assert race.priority("large") > race.priority("small") > race.priority("middle")
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "factors"),
+    [(10.0, 20.0, 0), (10.0, 12.0, 1), (10.0, 11.0, 2), (10.0, 10.5, 3)],
+)
+def test_an_estimate_becomes_precise_in_steps(lower: float, upper: float, factors: int) -> None:
+    assert precision_reached(estimated(10.0, lower, upper)) == factors
+
+
+def test_without_an_estimate_nothing_is_precise() -> None:
+    assert precision_reached(claim(8.0, 12.0)) == 0
 
 
 def test_the_same_news_does_not_raise_the_version() -> None:
