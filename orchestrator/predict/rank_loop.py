@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
+from itertools import chain
 from math import ceil, inf, sqrt
 from typing import NamedTuple
 
@@ -383,9 +384,13 @@ def _ready_s(model: Replica, arrivals_s: Sequence[float]) -> list[float]:
 
 def _normals(seed: int | str) -> Iterator[float]:
     """Standard normal numbers without end, in the order in which ``Batch`` takes them."""
+    return chain.from_iterable(_draws(seed))  # in C, once for each step
+
+
+def _draws(seed: int | str) -> Iterator[Iterator[float]]:
     generator = np.random.default_rng(random.Random(seed).getrandbits(64))
     while True:
-        yield from reversed(generator.standard_normal(NORMALS_AT_ONCE).tolist())
+        yield reversed(generator.standard_normal(NORMALS_AT_ONCE).tolist())
 
 
 def _variation(jitter: float, steps: int) -> tuple[float, float]:

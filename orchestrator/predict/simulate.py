@@ -88,7 +88,9 @@ def _served_by_loop(model: Replica, seed: int | str, schedule: Trace, part: slic
     if times is None:
         return None
     rows = np.tile(np.array(_REFUSED), (len(prompts), 1))
-    rows[is_served, :3] = np.transpose([times.scheduled_s, times.first_token_s, times.last_token_s])
+    rows[is_served, 0] = times.scheduled_s
+    rows[is_served, 1] = times.first_token_s
+    rows[is_served, 2] = times.last_token_s
     rows[is_served, 3] = 0
     return rows
 
