@@ -67,6 +67,9 @@ class RequestColumns:
         numbers = {}
         for name in NUMBERS:
             column = rows[name]
+            if column.null_count == rows.num_rows:
+                numbers[name] = np.full(rows.num_rows, np.nan)
+                continue
             if name == "constraint_met":
                 column = column.cast("int8")
             numbers[name] = column.to_numpy(zero_copy_only=False).astype(np.float64)
