@@ -22,6 +22,8 @@ from orchestrator.cli.shortlist import ShortlistRequest, limited, shortlist_opti
 from orchestrator.results.validity import MOST_AGAIN
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from orchestrator.plan.model import Plan
     from orchestrator.report.selection import Answers, JudgedExperiment, RankedExperiments
     from orchestrator.results.store import Store
@@ -326,9 +328,11 @@ def planned(experiment: Path, allow_impossible: bool) -> Plan:
     return plan.allowing() if allow_impossible else plan
 
 
-def print_end(store: Store, with_page: bool) -> bool:
+def print_end(
+    store: Store, with_page: bool, tell_step: Callable[[str], None] | None = None
+) -> bool:
     """Prints the answer, where the page is, and what to type next. The points are read once for all
-    of these.
+    of these. ``tell_step``: hears what is done before it is begun, as it may take minutes.
 
     Returns whether the answer is complete: everything that was asked for has a valid measurement.
     True too where the results cannot be read now: the sweep is over, so that is no failure of it.
@@ -337,6 +341,8 @@ def print_end(store: Store, with_page: bool) -> bool:
     from orchestrator.report.selection import answers, ranked_by_files, ranking_limits
     from orchestrator.report.text import echo
 
+    if tell_step is not None:
+        tell_step("computing the answer")
     try:
         experiment = StoredExperiment(store)
         ranked = ranked_by_files([experiment])
@@ -348,6 +354,8 @@ def print_end(store: Store, with_page: bool) -> bool:
         return True
     is_complete = _print_answer(ranked.judged[0], rankings)
     if with_page:
+        if tell_step is not None:
+            tell_step("writing the page")
         _write_page(store, ranked)
     _print_next_commands(ranked.judged[0], rankings)
     return is_complete

@@ -60,8 +60,11 @@ class ProgressLine:
 
     def __call__(self, item: Event | Phase) -> None:
         from orchestrator.results.events import Event
+        from orchestrator.results.phases import SweepStep
 
         if not isinstance(item, Event):
+            if item.name is SweepStep.STORE_FIGURES:
+                self.print_line("storing what answers need")
             return
         if item.kind == "sweep":
             self._total = int(item.data.get("total", 0))
@@ -95,9 +98,10 @@ class ProgressLine:
     def _show(self, now_s: float) -> None:
         over = self._done + self._failed
         took_s = now_s - self._began_s
-        left_s = took_s / over * (self._total - over) if over else 0.0
         text = f"simulated {over:,} of {self._total:,} points in {took_s:.0f} s"
-        text = f"{text}, about {left_s:.0f} s left"
+        if 0 < over < self._total:
+            left_s = took_s / over * (self._total - over)
+            text = f"{text}, about {max(left_s, 1.0):.0f} s left"
         if self._is_terminal:
             click.echo(f"\r\x1b[K{text}", nl=False, err=True)
         else:
@@ -186,7 +190,7 @@ def simulate(
         report = SimulatedSweep(plan, store, active, stop).run()
     progress.clear()
     progress.print_line(_summary(report, store, progress.seconds))
-    is_complete = print_end(store, with_page=not no_report)
+    is_complete = print_end(store, with_page=not no_report, tell_step=progress.print_line)
     if report.interrupted:
         return INTERRUPTED
     return 0 if is_complete and is_whole(report.counts) else 3

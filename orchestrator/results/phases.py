@@ -79,6 +79,7 @@ class SweepStep(StrEnum):
     STORE_PLAN = "store the plan"
     CHECK_NODES = "check the nodes"
     JOIN_REPEATS = "take repeats together"
+    STORE_FIGURES = "store what answers need"
     ENDED = "ended"
 
 

@@ -21,6 +21,7 @@ from orchestrator.plan.model import Plan
 from orchestrator.plan.order import QueueClass, QueuePosition, queue_position
 from orchestrator.results.events import Event, Listener
 from orchestrator.results.manifest import Manifest
+from orchestrator.results.phases import SWEEP, Phase, SweepStep
 from orchestrator.results.records import Committed, LaunchRow
 from orchestrator.results.schemas import rows_of
 from orchestrator.results.store import Store, first_ok
@@ -88,6 +89,7 @@ class SimulatedSweep:
         with self._store.computed.buffered(math.inf, time.monotonic):
             while self._so_far.queued and not self._stop.is_set():
                 self._next_launch()
+            self._listener(Phase(SWEEP, SweepStep.STORE_FIGURES))
         left = self._left()
         if not left:
             compute_ahead(self._store)

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.cli.simulate import ProgressLine
 from orchestrator.plan.shortlist import shortlisted
+from orchestrator.results.events import Event
 from tests.unit.cli.commands import invoke
 from tests.unit.simulation.builders import EXPERIMENT, planned
 
@@ -67,3 +69,27 @@ def test_a_limit_on_wall_time_is_said_not_to_be_applied(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text(EXPERIMENT + "budget: {wall: 30m}\n")
     done = invoke("simulate", str(tmp_path / "x.yaml"), "--results", str(tmp_path / "results"))
     assert "note: budget.wall (30 min) is not applied: how long a run takes" in done.stderr
+
+
+def test_each_step_after_the_last_point_is_said_before_it_begins(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(EXPERIMENT)
+    done = invoke("simulate", str(tmp_path / "x.yaml"), "--results", str(tmp_path / "results"))
+    lines = done.stderr.splitlines()
+    steps = ["storing what answers need", "computing the answer", "writing the page"]
+    places = [lines.index(step) for step in steps]
+    assert places == sorted(places)
+    (page,) = [place for place, line in enumerate(lines) if line.startswith("page: ")]
+    assert places[-1] < page
+
+
+def test_no_time_is_said_to_be_left_once_all_expected_points_are_simulated(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.cli.simulate.LOG_S", 0.0)
+    progress = ProgressLine()
+    progress(Event("sweep", "", data={"total": 2}))
+    progress(Event("measured", ""))
+    progress(Event("measured", ""))
+    _, one, both = capsys.readouterr().err.splitlines()
+    assert one == "simulated 1 of 2 points in 0 s, about 1 s left"
+    assert both == "simulated 2 of 2 points in 0 s"
