@@ -137,8 +137,12 @@ class Doubt:
     spread: CommonSpread | None = None  # with STARTS_DIFFER: see ``pooled_spread``
     startable_deployments: int | None = None  # with NOT_MEASURED: how many may start; None: all
     # with SIMULATED: the N of the ``run --shortlist N`` that measures all deployments that may be
-    # the best under any SLO of the plan (report/selection.py); None: no such run does
+    # the best under any SLO of the plan (report/selection.py); None: no such run does, or it would
+    # be one of all deployments
     shortlist_size: int | None = None
+    # with SIMULATED: how many deployments a run without a shortlist measures, where that run is what
+    # measures all that may be the best
+    deployments_of_run: int | None = None
     validity: Validity = Validity.VALID  # with REPAIR
 
 

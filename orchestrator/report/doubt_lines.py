@@ -244,6 +244,8 @@ def _longer_probes(doubt: Doubt) -> str:
 def _measure(doubt: Doubt) -> str:
     if doubt.shortlist_size is not None:
         return f"run --shortlist {doubt.shortlist_size}"
+    if doubt.deployments_of_run is not None:
+        return "run all"
     if not doubt.deployments:
         return "measure the first"
     if len(doubt.deployments) == 1:

@@ -131,7 +131,7 @@ def shortlist_run(
     command = f"orchestrator run {experiment.plan_argument}"
     results = _results_beside(experiment.store.uri)
     size = _shortlist_size(experiment, comparisons)
-    if size is None:
+    if size is None or size >= deployments:
         return ShortlistRun(f"{command} --results {results}", deployments)
     size = size or min(SHORTLIST_SIZE, deployments - 1)
     options = f"--results {results} --shortlist {size} --simulated {experiment.uri_argument}"
@@ -146,8 +146,11 @@ def _shortlist_size(experiment: StoredExperiment, comparisons: Iterable[Comparis
     """
     for comparison in comparisons:
         for doubt in comparison.doubts:
-            if doubt.kind is DoubtKind.SIMULATED and doubt.shortlist_size is not None:
-                return doubt.shortlist_size
+            if doubt.kind is not DoubtKind.SIMULATED:
+                continue
+            size = doubt.shortlist_size or doubt.deployments_of_run
+            if size is not None:
+                return size
     return shortlist_size(experiment, ())
 
 

@@ -12,8 +12,9 @@ from orchestrator.base.registry import unknown_name
 from orchestrator.base.text import listed
 from orchestrator.capacity.answers import Group, MissingLevel
 from orchestrator.capacity.best import Comparison, ComparisonRules, best
-from orchestrator.capacity.doubts import DoubtKind
+from orchestrator.capacity.doubts import Doubt, DoubtKind
 from orchestrator.plan.current import Points, StoredExperiment, differences
+from orchestrator.plan.model import Plan
 from orchestrator.plan.simulated import shortlist_size
 from orchestrator.results.root import Results
 from orchestrator.spec.load import Per, Slo
@@ -278,16 +279,25 @@ def with_shortlist_sizes(
     for comparison in comparisons:
         experiment = experiment_of.get(comparison.experiment)
         if experiment is not None and experiment.is_of_plan(comparison):
-            comparison = _with_shortlist_size(comparison, sizes.get(experiment.name))
+            size = sizes.get(experiment.name)
+            comparison = _with_shortlist_size(comparison, size, experiment.plan)
         sized.append(comparison)
     return sized
 
 
-def _with_shortlist_size(comparison: Comparison, size: int | None) -> Comparison:
-    doubts = [
-        replace(doubt, shortlist_size=size) if doubt.kind is DoubtKind.SIMULATED else doubt
-        for doubt in comparison.doubts
-    ]
+def _with_shortlist_size(comparison: Comparison, size: int | None, plan: Plan | None) -> Comparison:
+    """The comparison, whose doubts about simulations name a shortlist of this size; a run without a
+    shortlist where it would be one of all deployments.
+    """
+    deployments_of_run: int | None = None
+    if size is not None and plan is not None and size >= len(plan.runnable()):
+        deployments_of_run = len(plan.runnable())
+        size = None
+    doubts: list[Doubt] = []
+    for doubt in comparison.doubts:
+        if doubt.kind is DoubtKind.SIMULATED:
+            doubt = replace(doubt, shortlist_size=size, deployments_of_run=deployments_of_run)
+        doubts.append(doubt)
     return replace(comparison, doubts=tuple(doubts))
 
 

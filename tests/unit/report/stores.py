@@ -93,3 +93,13 @@ def commit_answers(store: Store, *token_ids: tuple[int, ...]) -> None:
             token_ids=ids,
         )
         commit_launch(store, deployment, launch, answers=[answer])
+
+
+def commit_shortlist_of_two(store: Store, plan: Plan) -> None:
+    """Three simulated deployments, the last of which cannot be the best: its TTFT is 5 s."""
+    plan = with_model_error(plan, MODEL_ERROR)
+    store.write_plan(plan.to_json())
+    *_, worst = plan.deployments
+    for point in plan.points:
+        ttft_ms = 5000 if point.deployment_id == worst.id else 100
+        store_attempt(store, plan, point, ttft_ms=ttft_ms, simulated=True)

@@ -36,7 +36,12 @@ from orchestrator.results.validity import MOST_AGAIN
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.sweep.commit import commit_launch, launch_row
 from tests.unit.plan.stored_sweeps import EXPERIMENT, VALUES, planned, store_attempt, store_sweep
-from tests.unit.report.stores import SOURCE, commit_answers, commit_simulation
+from tests.unit.report.stores import (
+    SOURCE,
+    commit_answers,
+    commit_shortlist_of_two,
+    commit_simulation,
+)
 
 SLOS = "interactive: {ttft: 150ms, attainment: 0.9}, tight: {ttft: 1ms, attainment: 0.9}"
 
@@ -227,7 +232,7 @@ def test_what_was_simulated_has_the_model_error_as_its_intervals_and_is_measured
     for text in (best_of(store, "interactive", 80), end_of_sweep(store, 80)):
         assert "chat of exp: some-org/m on cpu (simulated)" in text
         assert "63.1-98.6)" in text  # 78.9, divided and multiplied by the 1.25 below
-        doubt = "within model error (emulator seqs=8); to decide: run --shortlist 2"
+        doubt = "within model error (emulator seqs=8); to decide: run all"
         assert f"\nnot certain: {doubt}\n" in text
         assert "one start" not in text
         lines = text.splitlines()
@@ -352,7 +357,6 @@ def test_what_was_simulated_is_measured_into_another_folder(
     command = next_of(simulated)[1]
     words = shlex.split(command)
     assert words[:2] == ["orchestrator", "run"]
-    assert command.endswith("  # for all 2 questions")
     folder = words[words.index("--results") + 1]
     Store.open(folder, "exp").check_not_simulated()
     with pytest.raises(InputError, match="has simulated results"):
@@ -381,7 +385,7 @@ def test_where_the_error_of_the_model_is_unknown_a_run_without_a_shortlist_is_pr
 
 def test_what_to_type_next_names_a_folder_with_a_quote_as_a_shell_reads_it(tmp_path: Path) -> None:
     simulated = Store.open(str(tmp_path / "bob's runs"), "exp")
-    store_sweep(simulated, planned(), simulated=True)
+    commit_shortlist_of_two(simulated, planned_with(seqs="[8, 16, 32]"))
     ranking, measuring = next_of(simulated)
     assert shlex.split(ranking)[1:4] == ["orchestrator", "best", simulated.uri]
     words = shlex.split(measuring, comments=True)
@@ -418,7 +422,7 @@ def test_a_shortlist_is_part_of_the_answer(store: Store) -> None:
 
 
 def test_after_a_simulation_a_shortlist_of_it_is_measured_next(store: Store) -> None:
-    store_sweep(store, planned(), simulated=True)
+    commit_shortlist_of_two(store, planned_with(seqs="[8, 16, 32]"))
     commands = next_of(store)
     assert len(commands) == 2
     plan = shlex.quote(f"{store.uri}/exp/plan.json")
@@ -428,5 +432,12 @@ def test_after_a_simulation_a_shortlist_of_it_is_measured_next(store: Store) -> 
 
 
 def test_a_shortlist_for_one_question_has_no_comment(store: Store) -> None:
-    store_sweep(store, planned_with("interactive: {ttft: 150ms, attainment: 0.9}"), simulated=True)
+    plan = planned_with("interactive: {ttft: 150ms, attainment: 0.9}", "[8, 16, 32]")
+    commit_shortlist_of_two(store, plan)
     assert next_of(store)[1].endswith(f"--simulated {shlex.quote(store.uri)}")
+
+
+def test_where_all_may_be_the_best_all_are_measured_next(store: Store) -> None:
+    store_sweep(store, planned(), simulated=True)
+    plan = shlex.quote(f"{store.uri}/exp/plan.json")
+    assert next_of(store)[1].strip() == f"orchestrator run {plan} --results results/"

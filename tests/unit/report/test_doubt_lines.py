@@ -103,6 +103,10 @@ def test_where_nothing_holds_each_question_names_the_limit_to_change_first() -> 
             "within model error (b); to decide: run --shortlist 3",
         ),
         (
+            Doubt(DoubtKind.SIMULATED, ("b",), Remedy.MEASURE, leader="a", deployments_of_run=3),
+            "within model error (b); to decide: run all",
+        ),
+        (
             Doubt(DoubtKind.SIMULATED, ("b",), Remedy.MEASURE, leader="a"),
             "within model error (b); to decide: measure both",
         ),

@@ -19,6 +19,7 @@ from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
 from tests.unit.cli.commands import invoke
 from tests.unit.plan.stored_sweeps import planned, store_attempt, store_sweep
+from tests.unit.report.stores import commit_shortlist_of_two
 
 DIGEST = "0123456789abcdef" * 2
 # as `load --find-capacity` plans it
@@ -78,7 +79,7 @@ def test_limits_that_repeat_those_of_the_file_have_the_same_next_step(store: Sto
 
 
 def test_a_simulation_ends_with_the_command_that_measures_its_shortlist(store: Store) -> None:
-    store_sweep(store, planned(), simulated=True)
+    commit_shortlist_of_two(store, planned(max_num_seqs=[8, 16, 32]))
     lines = invoke("best", store.uri).stderr.splitlines()
     (place,) = [index for index, line in enumerate(lines) if line.startswith("next: ")]
     proposed = lines[place].partition("  # ")[0]

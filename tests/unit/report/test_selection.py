@@ -40,7 +40,12 @@ from tests.unit.plan.stored_sweeps import (
     store_attempt,
     store_sweep,
 )
-from tests.unit.report.stores import MODEL_ERROR, commit_simulation, with_model_error
+from tests.unit.report.stores import (
+    MODEL_ERROR,
+    commit_shortlist_of_two,
+    commit_simulation,
+    with_model_error,
+)
 
 
 @pytest.fixture
@@ -205,6 +210,25 @@ def test_points_that_were_read_already_are_not_read_again(
 
 
 def test_a_shortlist_has_room_for_what_may_be_best_in_any_ranking(store: Store) -> None:
+    commit_shortlist_of_two(store, planned(max_num_seqs=[8, 16, 32]))
+    experiment = StoredExperiment(store)
+    comparison = answers(limits("interactive", [experiment])).comparisons[0]
+    first, second = sorted(comparison.labels_within_model_error)
+    rankings = [
+        replace(
+            comparison, doubts=(Doubt(DoubtKind.SIMULATED, others, Remedy.MEASURE, leader=first),)
+        )
+        for others in ((second,), ())
+    ]
+    command = "orchestrator run --shortlist 2 --simulated RESULTS"
+    room = ", with room for what the file's other questions need"
+    assert [remedy_texts(sized) for sized in with_shortlist_sizes(rankings, [experiment])] == [
+        [f"measure these 2 ({command})"],
+        [f"measure {first} ({command}{room})"],
+    ]
+
+
+def test_a_shortlist_of_all_deployments_is_a_run_without_one(store: Store) -> None:
     store_sweep(store, planned(max_num_seqs=[8, 16, 32]), simulated=True)
     experiment = StoredExperiment(store)
     comparison = answers(limits(None, [experiment])).comparisons[0]
@@ -213,14 +237,11 @@ def test_a_shortlist_has_room_for_what_may_be_best_in_any_ranking(store: Store) 
         replace(
             comparison, doubts=(Doubt(DoubtKind.SIMULATED, others, Remedy.MEASURE, leader=first),)
         )
-        for others in ((second,), (second, third), ())
+        for others in ((second,), (second, third))
     ]
-    command = "orchestrator run --shortlist 3 --simulated RESULTS"
-    room = ", with room for what the file's other questions need"
     assert [remedy_texts(sized) for sized in with_shortlist_sizes(rankings, [experiment])] == [
-        [f"measure these 2 ({command}{room})"],
-        [f"measure these 3 ({command})"],
-        [f"measure {first} ({command}{room})"],
+        ["measure these 2 (orchestrator run, all 3)"],
+        ["measure these 3 (orchestrator run)"],
     ]
 
 
@@ -229,15 +250,15 @@ def test_a_shortlist_has_room_for_the_reference_of_answers(store: Store) -> None
         Slo(name="interactive", ttft=0.15, attainment=0.9),
         Slo(name="alike", ttft=0.15, attainment=0.9, agreement=0.9),
     )
-    plan = with_model_error(planned(max_num_seqs=[8, 16, 32]), MODEL_ERROR)
+    plan = with_model_error(planned(max_num_seqs=[8, 16, 32, 64]), MODEL_ERROR)
     plan = plan.model_copy(update={"slos": slos})
     store.write_plan(plan.to_json())
-    for point, ttft_ms in zip(plan.points, (5000, 100, 100), strict=True):
+    for point, ttft_ms in zip(plan.points, (5000, 100, 100, 5000), strict=True):
         store_attempt(store, plan, point, ttft_ms=ttft_ms, simulated=True)
     comparison = answers(limits("interactive", [StoredExperiment(store)])).comparisons[0]
     (doubt,) = [each for each in comparison.doubts if each.kind is DoubtKind.SIMULATED]
     contenders = comparison.labels_within_model_error
-    assert contenders == {deployment.label for deployment in plan.deployments[1:]}
+    assert contenders == {deployment.label for deployment in plan.deployments[1:3]}
     assert doubt.shortlist_size == 3
     limited = shortlisted(with_simulation(plan, store.uri), doubt.shortlist_size)
     assert contenders < {deployment.label for deployment in limited.runnable()}
@@ -250,7 +271,7 @@ def test_for_a_question_that_is_not_the_plans_no_shortlist_is_proposed(
     given: tuple[str, str], store: Store
 ) -> None:
     commit_simulation(store)
-    assert "to decide: run --shortlist 2" in invoke("best", store.uri).stdout
+    assert "to decide: run all" in invoke("best", store.uri).stdout
     other = invoke("best", store.uri, *given).stdout
     assert "to decide: measure both" in other
     assert "--shortlist" not in other
@@ -260,7 +281,7 @@ def test_limits_that_repeat_those_of_the_file_ask_the_same_question(store: Store
     commit_simulation(store)
     named = invoke("best", store.uri, "--slo", "interactive")
     repeated = invoke("best", store.uri, "--slo", "attainment>=90%,ttft<=0.15s")
-    assert "to decide: run --shortlist 2" in named.stdout
+    assert "to decide: run all" in named.stdout
     assert repeated.stdout == named.stdout
 
 
@@ -276,7 +297,7 @@ def test_a_shortlist_has_room_for_what_may_be_best_under_limits_on_answers(store
     fast, *_ = answers(limits("fast", [StoredExperiment(store)])).comparisons
     (doubt,) = [each for each in fast.doubts if each.kind is DoubtKind.SIMULATED]
     assert (doubt.leader, doubt.deployments) == (plan.deployments[0].label, ())
-    assert doubt.shortlist_size == 2
+    assert doubt.deployments_of_run == 2
 
 
 def test_a_shortlist_counts_the_candidates_that_best_names(store: Store) -> None:
