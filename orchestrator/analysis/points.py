@@ -45,7 +45,7 @@ from orchestrator.analysis.throughput import Batches
 from orchestrator.base.arrays import Floats, Ints
 from orchestrator.base.errors import DamagedError, FailureClass, ResultsError
 from orchestrator.base.grouping import values_by_key
-from orchestrator.results.offered_rate import MAX_DIFFERENCE, share_beyond
+from orchestrator.results.offered_rate import is_as_asked
 from orchestrator.results.records import (
     AttemptData,
     Committed,
@@ -420,12 +420,7 @@ class StoredPoint:
     @property
     def was_sent_as_asked(self) -> bool:
         """Whether requests were due at the rate asked for, apart from chance and a few percent."""
-        offered = self.offered_rate
-        if not offered:
-            return True
-        due = self.figures.requests.scheduled
-        asked = due * self.head.level / offered
-        return abs(share_beyond(due, asked)) <= MAX_DIFFERENCE
+        return is_as_asked(self.offered_rate, self.head.level, self.figures.requests.scheduled)
 
     @cached_property
     def efficiency(self) -> EfficiencyResult:

@@ -123,7 +123,9 @@ def _answer(document: SearchDocument) -> str:
     claim = document.claim
     parts: list[str] = []
     if claim.claim is not None:
-        parts.append(f"holds {load_text(control, claim.claim)}")
+        offered = document.offered_at_claim
+        only = "" if offered is None else f" ({offered:.3g} offered)"
+        parts.append(f"holds {load_text(control, claim.claim)}{only}")
     elif claim.pointless:
         parts.append("no load can be judged")
     elif claim.estimate is None:

@@ -14,3 +14,13 @@ def share_beyond(due: float, asked: float) -> float:
     if asked <= 0 or abs(more) <= BEYOND_CHANCE * sqrt(asked):
         return 0.0
     return more / asked
+
+
+def is_as_asked(offered: float | None, asked: float, due: int) -> bool:
+    """Whether requests were due at the rate asked for, apart from chance and a few percent.
+
+    ``offered``: the rate at which they were due, requests/s; None: not known. ``due``: how many.
+    """
+    if not offered:
+        return True
+    return abs(share_beyond(due, due * asked / offered)) <= MAX_DIFFERENCE

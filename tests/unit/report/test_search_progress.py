@@ -42,6 +42,7 @@ def probe(
         "validity": "valid",
         "validity_reasons": (),
         "ended_early": None,
+        "offered_rate": None,
     }
     requests = SimpleNamespace(ok=ok, scheduled=10)
     data: Any = SimpleNamespace(

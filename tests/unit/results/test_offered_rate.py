@@ -2,7 +2,7 @@
 
 import pytest
 
-from orchestrator.results.offered_rate import share_beyond
+from orchestrator.results.offered_rate import is_as_asked, share_beyond
 
 
 @pytest.mark.parametrize(
@@ -11,3 +11,10 @@ from orchestrator.results.offered_rate import share_beyond
 )
 def test_only_what_is_beyond_chance_differs(due: float, asked: float, share: float) -> None:
     assert share_beyond(due, asked) == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    ("offered", "is_same"), [(10.0, True), (9.6, True), (7.0, False), (14.0, False), (None, True)]
+)
+def test_a_rate_is_as_asked_within_a_few_percent(offered: float | None, is_same: bool) -> None:
+    assert is_as_asked(offered, asked=10.0, due=10_000) is is_same

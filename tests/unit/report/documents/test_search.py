@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -121,3 +122,17 @@ def test_an_unknown_upper_bound_and_a_missing_estimate_are_null_in_json(
     found = search_json(document_of(probes, Claim(8.0, 8.0, math.inf, "budget", ())))
     assert found["high"] is None
     assert found["estimate"] is found["estimate.lower"] is found["safe"] is None
+
+
+@pytest.mark.parametrize(("offered", "shown"), [(5.0, 5.0), (8.0, None), (None, None)])
+def test_a_claim_says_what_its_probes_were_sent_where_that_is_another_rate(
+    probes: list[AttemptData], offered: float | None, shown: float | None
+) -> None:
+    held, failed = probes
+    requests = replace(held.figures.requests, scheduled=200)
+    sent = replace(
+        held,
+        point=replace(held.point, offered_rate=offered),
+        figures=replace(held.figures, requests=requests),
+    )
+    assert document_of([sent, failed]).offered_at_claim == shown
