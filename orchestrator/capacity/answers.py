@@ -178,6 +178,18 @@ class RateBounds:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldIfSlower:
+    """What a simulated deployment holds where the engine is slower by the model's known error.
+
+    ``level``: the highest level that was simulated and holds even then; None: none does.
+    ``throughput``: the least there, in the comparison's unit.
+    """
+
+    level: Level | None
+    throughput: float
+
+
+@dataclass(frozen=True, slots=True)
 class RankedDeployment:
     """The best level of one deployment.
 
@@ -188,7 +200,7 @@ class RankedDeployment:
 
     ``estimate``: set where a search claims nothing yet: the load that is expected to hold. The
     throughput is then the one that is expected at that load, and ``point`` is the probe from which
-    it is computed.
+    it is computed. ``if_slower``: None: the best level holds even then, or that is not known.
     """
 
     point: StoredPoint
@@ -200,6 +212,7 @@ class RankedDeployment:
     capacity: Claim | None = None
     divisor: float = 1.0
     estimate: Estimate | None = None
+    if_slower: HeldIfSlower | None = None
 
     @property
     def is_estimate(self) -> bool:

@@ -24,6 +24,7 @@ from orchestrator.capacity.answers import (
     ExceededPercentile,
     Excluded,
     Exclusion,
+    HeldIfSlower,
     LastingVerdict,
     MissedLimit,
     MissingLevel,
@@ -182,12 +183,15 @@ def searched_answer(
         searched.append(SearchedClaim(control, claim, first_change(claim, probes, slo)))
     claimed = [search for search in searched if search.claimed_level is not None]
     estimated = [] if claimed else _estimated(points, searched)
+    usable = [point for point in points if reason_to_exclude(point) is None]
     ranked: list[RankedDeployment] = []
     for search in claimed:
         point = _point_of_claim(points, search)
         divisor = divisor_of_point(point, per)
         if divisor:
-            ranked.append(_ranked_by_claim(point, search, divisor, slo))
+            by_claim = _ranked_by_claim(point, search, divisor, slo)
+            if_slower = _held_if_slower(point, usable, divisor)
+            ranked.append(replace(by_claim, if_slower=if_slower))
     for estimate in estimated:
         divisor = divisor_of_point(estimate.point, per)
         if divisor:
@@ -469,7 +473,37 @@ def _ranked(
         ranking_value=throughput.estimate * of_ranked_level,
         capacity=claim,
         divisor=divisor,
+        if_slower=_held_if_slower(point, usable, divisor),
     )
+
+
+def _held_if_slower(
+    best_point: StoredPoint, usable: Sequence[StoredPoint], divisor: float
+) -> HeldIfSlower | None:
+    """See ``RankedDeployment.if_slower``. ``usable``: the points that can be best."""
+    if not best_point.simulated:
+        return None
+    # not true of bounds that are not known (NaN)
+    if not any(test.share.lower < test.target for test in best_point.tests):
+        return None
+    head = best_point.head
+    held: StoredPoint | None = None
+    for point in usable:
+        is_below = point.head.control == head.control and point.head.level < head.level
+        if not is_below or not _holds_if_slower(point):
+            continue
+        if held is None or point.head.level > held.head.level:
+            held = point
+    if held is None:
+        return HeldIfSlower(None, 0.0)
+    rate = held.output_token_throughput()
+    assert rate is not None
+    return HeldIfSlower(level_of(held), rate.lower / divisor)
+
+
+def _holds_if_slower(point: StoredPoint) -> bool:
+    """Whether all tests hold at a simulated point even where the model is off by its error."""
+    return bool(point.tests) and all(test.share.lower >= test.target for test in point.tests)
 
 
 def _notes(

@@ -46,6 +46,7 @@ from orchestrator.report.text import (
 )
 from orchestrator.report.words import (
     among_text,
+    level_text,
     name_at_level,
     on_hardware,
     ranked_load_text,
@@ -294,10 +295,11 @@ def _title(document: ComparisonDocument) -> str:
     return f"{comparison.workload} of {comparison.experiment}: {model}{content}"
 
 
-def ranked_text(deployment: RankedDeployment, unit: str = "") -> str:
+def ranked_text(deployment: RankedDeployment, unit: str = "", tied: int = 0) -> str:
     """``tp=1 at 6 in flight (not the limit): 931 output tokens/s per GPU (95 %: 900-962)``.
 
-    ``unit``: empty: it stands in a line above, and the figures come without it.
+    ``unit``: empty: it stands in a line above, and the figures come without it. ``tied``: how many
+    others are ranked by the same value.
     """
     throughput = deployment.throughput
     mark = ranked_mark(deployment)
@@ -306,9 +308,23 @@ def ranked_text(deployment: RankedDeployment, unit: str = "") -> str:
         name += f" ({mark})"
     value = figure(throughput.estimate)
     interval = interval_text(throughput)
+    remarks = f", a tie with {tied} more" if tied else ""
+    remarks += if_slower_text(deployment)
     if not unit:
-        return f"{name}: {value} ({interval})"
-    return f"{name}: {value} {unit} ({confidence_text(throughput)}: {interval})"
+        return f"{name}: {value} ({interval}){remarks}"
+    return f"{name}: {value} {unit} ({confidence_text(throughput)}: {interval}){remarks}"
+
+
+def if_slower_text(deployment: RankedDeployment) -> str:
+    """``; may hold only 8 req/s (250)``: what a simulated deployment holds where its model is off
+    by the known error. Empty where that is the load at which it is ranked, or not known.
+    """
+    held = deployment.if_slower
+    if held is None:
+        return ""
+    if held.level is None:
+        return "; may hold none of the simulated loads"
+    return f"; may hold only {level_text(held.level)} ({figure(held.throughput)})"
 
 
 def winner_text(document: ComparisonDocument, unit: str = "") -> str:
@@ -317,9 +333,7 @@ def winner_text(document: ComparisonDocument, unit: str = "") -> str:
     ``document``: must have a ranking.
     """
     comparison = document.comparison
-    text = ranked_text(comparison.ranking[0], unit)
-    tied = len(comparison.tied)
-    return f"{text}, a tie with {tied} more" if tied else text
+    return ranked_text(comparison.ranking[0], unit, len(comparison.tied))
 
 
 # The ranking

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.prediction import ErrorFactors
 from orchestrator.analysis.slo import format_slo
+from orchestrator.capacity.answers import HeldIfSlower
 from orchestrator.capacity.best import Shortlisted
 from orchestrator.capacity.claim import claim_document
 from orchestrator.capacity.doubts import Doubt
@@ -387,6 +388,14 @@ def _shortlisted_json(shortlisted: Shortlisted | None) -> JsonObject:
     return {} if shortlisted is None else {"shortlisted": asdict(shortlisted)}
 
 
+def _if_slower_json(held: HeldIfSlower | None) -> JsonObject | None:
+    """What is left where a simulation is off by its known error; null: the level of the ranking."""
+    if held is None:
+        return None
+    level = None if held.level is None else held.level.value
+    return {"level": level, "value": held.throughput}
+
+
 def ranked_json(document: RankedDocument, slo: Slo) -> JsonObject:
     """One deployment of a ranking under an SLO."""
     ranked = document.deployment
@@ -407,6 +416,7 @@ def ranked_json(document: RankedDocument, slo: Slo) -> JsonObject:
         "attainment_interval": [share.lower, share.upper],
         **_ends("attainment", share),
         "censored": ranked.lower_bound_only,
+        "if_slower": _if_slower_json(ranked.if_slower),
         "estimated": ranked.is_estimate,
         # null where levels were listed: nothing was searched
         "capacity": None if ranked.capacity is None else claim_document(ranked.capacity),

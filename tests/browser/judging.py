@@ -13,6 +13,7 @@ import pytest
 from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.points import StoredPoint
 from orchestrator.analysis.slo import parse_slo
+from orchestrator.capacity.answers import RankedDeployment
 from orchestrator.capacity.best import Comparison
 from orchestrator.capacity.doubts import DoubtKind
 from orchestrator.plan.current import Points, StoredExperiment
@@ -39,6 +40,7 @@ JUDGED = """
     ranking: ranking.map((ranked) => [
       ranked.deployment.label, ranked.mark, ranked.judged.point.level,
       ...interval(ranked.throughput), ...interval(ranked.judged.attainment)]),
+    ifSlower: ranking.map(({ ifSlower }) => ifSlower && [ifSlower.load, ifSlower.value]),
     attainment: Object.fromEntries(judged.map((each) => [each.point.point_id, interval(each.attainment)])),
     tests: Object.fromEntries(judged.map((each) => [
       each.point.point_id, each.tests.map(({ part, share }) => [part, interval(share)])])),
@@ -169,6 +171,8 @@ def _compare(
         assert row[1] == ranked_mark(each), (choices, row)
         figures = [each.point.head.level, *bounds(each.throughput), *bounds(each.attainment)]
         assert row[2:] == pytest.approx(figures, abs=1e-9, rel=1e-9, nan_ok=True), (choices, row)
+    for if_slower, each in zip(found["ifSlower"], ranking, strict=True):
+        assert if_slower == _if_slower(each), choices
     shares = {point.head.point_id: point.attainment for point in points.current}
     for point_id, share in found["attainment"].items():
         expected = shares[point_id]
@@ -188,6 +192,14 @@ def _compare(
             assert _without_empty(found[name]) == _levels_in_doubt(comparison, kind), choices
         compared.open_levels += len(_without_empty(found["open"]))
         compared.near_levels += len(_without_empty(found["near"]))
+
+
+def _if_slower(ranked: RankedDeployment) -> object:
+    held = ranked.if_slower
+    if held is None:
+        return None
+    load = None if held.level is None else level_text(held.level)
+    return [load, pytest.approx(held.throughput)]
 
 
 def comparison_of(page: Any, group: int, comparisons: Sequence[Comparison]) -> Comparison:

@@ -719,7 +719,7 @@ const app = (() => {
     } else if (winner === undefined) {
       text = whyNothingIsRanked();
     } else {
-      text = rankedText(winner) + tieText(winner);
+      text = rankedText(winner, tieText(winner));
       if (runnerUp !== undefined) text += `; runner-up ${rankedText(runnerUp)}`;
       caution = cautions(winner, runnerUp).join("; ");
     }
@@ -752,10 +752,19 @@ const app = (() => {
   const confidence = () => (group().simulated ? "9 in 10" : "95 %");
 
   /* As the headline of an answer says it. */
-  function rankedText(ranked) {
+  function rankedText(ranked, tie = "") {
     const { estimate, lower, upper } = ranked.throughput;
     const name = `${ranked.deployment.label} at ${ranking.loadText(ranked)}`;
-    return `${name}: ${number(estimate)} ${unit()} (${confidence()}: ${number(lower)}-${number(upper)})`;
+    const interval = `${confidence()}: ${number(lower)}-${number(upper)}`;
+    return `${name}: ${number(estimate)} ${unit()} (${interval})${tie}${mayHoldText(ranked)}`;
+  }
+
+  /* As if_slower_text() of answer_table.py, which wrote `may_hold` where Python ranked. */
+  function mayHoldText({ ifSlower, may_hold: byPython }) {
+    if (byPython !== undefined) return byPython;
+    if (ifSlower === null) return "";
+    if (ifSlower.load === null) return "; may hold none of the simulated loads";
+    return `; may hold only ${ifSlower.load} (${number(ifSlower.value)})`;
   }
 
   /* As winner_text() of answer_table.py says it. */

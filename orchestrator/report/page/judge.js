@@ -625,9 +625,10 @@ const judge = (() => {
 
     /* What is known of one deployment. points: judged; missing: its levels that nobody measured.
 
-       best: {judged, throughput, load, mark, next}, the highest level that holds, of the control where
+       best: {judged, throughput, load, mark, next, ifSlower}, the highest level that holds, of the control where
        that gives the most throughput over its divisor; null: none holds, or no divisor is known.
-       next: the lowest level above it that misses the limits, null: none does. levels: {load, why} of
+       next: the lowest level above it that misses the limits, null: none does; ifSlower: see
+       `heldIfSlower`. levels: {load, why} of
        levels above what holds that could hold as well; near: loads of those that fail by no more than
        chance. divisor: gives that of a judged point. */
     answerOf(points, missing, divisor) {
@@ -645,7 +646,8 @@ const judge = (() => {
         if (throughput.estimate <= most) continue;
         const { load, level } = highest.point;
         const mark = above.noneFails && level < Infinity ? NOT_THE_LIMIT : "";  // nothing is above all at once
-        answer.best = { judged: highest, throughput, load, mark, next: above.next };
+        const ifSlower = this.group.simulated ? heldIfSlower(highest, levels, divisor(highest)) : null;
+        answer.best = { judged: highest, throughput, load, mark, next: above.next, ifSlower };
       }
       return answer;
     }
@@ -687,6 +689,18 @@ const judge = (() => {
       if (highest === null || each.point.level > highest.point.level) highest = each;
     }
     return highest;
+  }
+
+  /* What is held where the engine is slower by the model's error, as {load, value}: the highest simulated
+     level below the best one that holds even then; {load: null}: none does; null: the best one holds, or
+     that is not known. */
+  function heldIfSlower(best, levels, divisor) {
+    if (!best.tests.some(({ share, target }) => share.lower < target)) return null;
+    const isHeld = ({ usable, tests }) => usable && tests.every(({ share, target }) => share.lower >= target);
+    const held = levels.filter((each) => isHeld(each) && each.point.level < best.point.level);
+    if (held.length === 0) return { load: null, value: 0 };
+    const highest = held.reduce((most, each) => (each.point.level > most.point.level ? each : most));
+    return { load: highest.point.load, value: highest.throughput.lower / divisor };
   }
 
   /* What is known above the best level, up to the first that fails. noneFails: no level above it was

@@ -29,6 +29,7 @@ from orchestrator.capacity.answers import Excluded, Exclusion, Group, level_of
 from orchestrator.capacity.best import Comparison, group_of
 from orchestrator.capacity.capacities import per_or_default, reason_to_exclude
 from orchestrator.catalog.work import StepWork
+from orchestrator.report.answer_table import if_slower_text
 from orchestrator.report.page.packing import json_line, packed, packed_bins
 from orchestrator.report.page.stops import BEYOND, Bins, bins_of, stops_for
 from orchestrator.report.selection import JudgedExperiment
@@ -134,7 +135,8 @@ class PageRanked:
     judge. ``place``: in the ranking, from 0. ``deployment``: its number in the group. ``point_id``:
     of the probe from which its figures come. ``load``: the load that is claimed or estimated, and
     ``mark`` what stands beside it. ``throughput``: in the unit of the group. ``part``: the part of a
-    mix whose attainment it is; None: it is that of all requests.
+    mix whose attainment it is; None: it is that of all requests. ``may_hold``: see
+    ``if_slower_text``.
     """
 
     place: int
@@ -145,6 +147,7 @@ class PageRanked:
     throughput: Interval
     attainment: Interval
     part: str | None
+    may_hold: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -611,6 +614,7 @@ def _ranked(
                 throughput=ranked.throughput,
                 attainment=ranked.attainment,
                 part=test.part if test is not None else None,
+                may_hold=if_slower_text(ranked),
             )
 
 

@@ -194,6 +194,22 @@ def test_a_doubt_about_one_of_several_rankings_stands_with_it(store: Store) -> N
     assert lines[doubt_of_b + 1] == ""
 
 
+@pytest.mark.parametrize(
+    ("limit_ms", "text"),
+    [
+        (150, "), a tie with 1 more; may hold none of the simulated loads"),
+        (250, "63.1-98.6), a tie with 1 more; may hold only 2 in flight (63.4)"),
+        (300, "), a tie with 1 more"),
+    ],
+)
+def test_a_simulated_winner_says_what_holds_where_the_model_is_too_fast(
+    store: Store, limit_ms: int, text: str
+) -> None:
+    commit_simulation(store)  # its TTFT is 100 ms at 2 in flight, 140 ms at 4, within a factor of 2
+    headline = best_of(store, f"ttft<={limit_ms}ms,attainment>=0.9").splitlines()[1]
+    assert headline.endswith(text)
+
+
 def test_where_nothing_holds_the_limits_the_nearest_is_shown(store: Store) -> None:
     store_sweep(store, planned())
     title, verdict, left_out, nearest, *rest = best_of(store, "ttft<=1ms").splitlines()
