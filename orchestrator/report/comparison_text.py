@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from orchestrator.analysis.difference import Verdict
-from orchestrator.analysis.metrics import BROKEN
+from orchestrator.analysis.metrics import BROKEN, are_too_few
 from orchestrator.analysis.points import StoredPoint
 from orchestrator.analysis.slo import format_slo
 from orchestrator.base.grouping import values_by_key
@@ -26,7 +26,7 @@ from orchestrator.report.documents.comparison import (
 )
 from orchestrator.report.formats import JsonObject
 from orchestrator.report.origin import origin_texts
-from orchestrator.report.text import Column, figure
+from orchestrator.report.text import FEW_MARK, FEW_TEXT, Column, figure
 from orchestrator.report.words import NO_REASON, failed_requests_text, failure_text
 from orchestrator.report.written_form import Form
 from orchestrator.spec.load import Slo, in_json, load_text
@@ -67,12 +67,10 @@ _WIDEST_CHANGE = 9.995  # a larger relative change is shown as ">+999"
 
 def comparison_text(comparison: SweepComparison, form: Form, top: int = MOST_ROWS) -> Iterator[str]:
     """The lines of the table, of what could not be compared, and of the counts."""
-    count = len(comparison.changes)
-    shown = _shown(comparison, top)
-    if shown:
-        yield from form.table(_COLUMNS, [_row(change) for change in shown])
-    if len(shown) < count:
-        yield from form.note(f" and {count - len(shown)} more: --top {count}", "dim")
+    has_counts = bool(comparison.changes or comparison.failed)
+    if not has_counts:
+        yield from form.note(counts_text(comparison), "bold")
+    yield from _table_text(comparison, form, top)
     for text in failed_texts(comparison):
         yield from form.short_note(text, "red")
     for text in failing_texts(comparison):
@@ -91,8 +89,21 @@ def comparison_text(comparison: SweepComparison, form: Form, top: int = MOST_ROW
         yield from form.note(text, "dim")
     for text in single_start_texts(comparison):
         yield from form.note(text, "yellow")
-    yield from form.note(counts_text(comparison), "bold")
+    if has_counts:
+        yield from form.note(counts_text(comparison), "bold")
     yield from form.closing()
+
+
+def _table_text(comparison: SweepComparison, form: Form, top: int) -> Iterator[str]:
+    """The figures of all pairs, as many as ``top`` allows."""
+    count = len(comparison.changes)
+    shown = _shown(comparison, top)
+    if shown:
+        yield from form.table(_COLUMNS, [_row(change) for change in shown])
+    if len(shown) < count:
+        yield from form.note(f" and {count - len(shown)} more: --top {count}", "dim")
+    for text in few_texts(shown):
+        yield from form.short_note(text, "dim")
 
 
 def _shown(comparison: SweepComparison, top: int) -> list[MetricChange]:
@@ -344,7 +355,7 @@ def _row(change: MetricChange) -> list[str]:
     return [
         pair_text(change.pair),
         point_load_text(change.pair.new),
-        metric_text(change.metric),
+        figure_text(change),
         value_text(change.metric, change.base.mean),
         value_text(change.metric, change.new.mean),
         change_text(change),
@@ -357,6 +368,30 @@ def metric_text(metric: Metric) -> str:
     name = _SHORT_NAMES.get(metric.figure, metric.figure)
     text = name if metric.statistic is None else f"{name} {metric.statistic}"
     return text if metric.part is None else f"{metric.part}: {text}"
+
+
+def figure_text(change: MetricChange) -> str:
+    """``TTFT p99``, with FEW_MARK where a side has too few requests for it."""
+    mark = FEW_MARK if _is_of_too_few(change) else ""
+    return metric_text(change.metric) + mark
+
+
+def few_texts(changes: Iterable[MetricChange]) -> list[str]:
+    """What FEW_MARK means, where one of these figures has it."""
+    return [FEW_TEXT] if any(_is_of_too_few(change) for change in changes) else []
+
+
+def _is_of_too_few(change: MetricChange) -> bool:
+    """Whether it is of a percentile for which a side has too few requests."""
+    statistic = change.metric.statistic
+    if statistic is None or not statistic.startswith("p"):
+        return False
+    quantile = int(statistic.removeprefix("p")) / 100
+    for point in (change.pair.base, change.pair.new):
+        figures = point.figures_of(change.metric.part)
+        if figures is not None and are_too_few(figures.requests.ok, quantile):
+            return True
+    return False
 
 
 def point_load_text(point: StoredPoint) -> str:

@@ -16,6 +16,8 @@ from orchestrator.report.comparison_text import (
     counts_text,
     failed_texts,
     failing_texts,
+    few_texts,
+    figure_text,
     headline_text,
     interval_text,
     metric_text,
@@ -141,6 +143,7 @@ def comparison_page(comparison: SweepComparison) -> str:
 def _notes(comparison: SweepComparison) -> list[str]:
     notes = [WITH_ITSELF] if comparison.is_with_itself else []
     notes += failing_texts(comparison)
+    notes += few_texts(comparison.changes)
     notes += [*not_measured_texts(comparison), *changed_texts(comparison)]
     notes += spread_texts(comparison)
     notes += single_start_texts(comparison)
@@ -152,7 +155,7 @@ def _row(change: MetricChange) -> ChangeRow:
     return ChangeRow(
         deployment=pair_text(change.pair),
         load=point_load_text(new),
-        figure=metric_text(change.metric),
+        figure=figure_text(change),
         base=value_text(change.metric, change.base.mean),
         new=value_text(change.metric, change.new.mean),
         change=change_alone_text(change),

@@ -138,12 +138,26 @@ def test_a_slower_part_of_a_mix_is_named_in_every_form(tmp_path: Path) -> None:
     assert invoke("compare", *uris, "--fail-on", "rag:ttft_ms.p99").status == 0
 
 
+def test_a_percentile_of_too_few_requests_is_marked(tmp_path: Path) -> None:
+    uris = []
+    for name in ("base", "new"):
+        store = Store.open(str(tmp_path / name), "exp")
+        commit_starts(store, (100,), max_num_seqs=[8], failed=1)  # of 100
+        uris.append(store.uri)
+    output = tmp_path / "compare.html"
+    text = invoke("compare", *uris, "--output", str(output)).stdout
+    assert " TTFT p99* " in text
+    assert "* fewer requests than this percentile needs\n" in text
+    assert "TTFT p99*" in output.read_text()
+    assert "TPOT p50*" not in text
+
+
 def test_other_levels_have_no_partner_and_are_listed(base: str, tmp_path: Path) -> None:
     other = Store.open(str(tmp_path / "other"), "exp")
     commit_starts(other, (100, 101), levels=[4])
     done = invoke("compare", base, other.uri)
     assert done.status == 3
-    assert "nothing could be compared" in done.stdout
+    assert done.stdout.startswith("nothing could be compared\n")
     assert "BASE only: emulator seqs=8, chat 2 in flight" in done.stdout
 
 
