@@ -195,7 +195,8 @@ def _problem_of_operator(name: str, operator: str, value: str) -> str | None:
     expected = {"attainment": ">=", "agreement": ">=", "reader": "="}.get(name, "<=")
     if operator == expected:
         return None
-    return f"{name}{operator}{value}: write {name}{expected}{value}"
+    suggested = value if name in _WITHOUT_UNIT else _with_likely_unit(value)
+    return f"{name}{operator}{value}: write {name}{expected}{suggested}"
 
 
 def _unfit(
@@ -233,10 +234,18 @@ def _latency(text: str) -> float:
     try:
         return parse_duration(text)
     except ValueError as error:
-        if not _BARE_NUMBER.fullmatch(text) or float(text) == 0:
+        likely = _with_likely_unit(text)
+        if likely == text:
             raise
-        unit = "ms" if float(text) >= _LEAST_MILLISECONDS else "s"
-        raise ValueError(f"{error}; did you mean {text}{unit}?") from None
+        raise ValueError(f"{error}; did you mean {likely}?") from None
+
+
+def _with_likely_unit(text: str) -> str:
+    """A number above 0 without a unit, with the one that is likely; any other text as it is."""
+    if not _BARE_NUMBER.fullmatch(text) or float(text) == 0:
+        return text
+    unit = "ms" if float(text) >= _LEAST_MILLISECONDS else "s"
+    return text + unit
 
 
 # by name of a term: what reads its value
@@ -246,6 +255,7 @@ _PARSERS: dict[str, Callable[[str], str | float]] = {
     "attainment": _share,
     "agreement": _share,
 }
+_WITHOUT_UNIT = ("reader", "attainment", "agreement")
 
 
 def have_same_limits(first: Slo, second: Slo) -> bool:

@@ -119,6 +119,9 @@ def test_a_reader_is_a_limit_on_tpot_by_tokens_per_word() -> None:
         ("ttft_p100<=1s", "did you mean 'ttft_p95'"),
         ("ttft_p00<=1s", "unknown limit 'ttft_p00'"),
         ("ttft_p95>=1s", "write ttft_p95<=1s"),
+        ("ttft<500", "ttft<500: write ttft<=500ms"),
+        ("tpot<0.05", "write tpot<=0.05s"),
+        ("attainment<0.95", "write attainment>=0.95"),
     ],
 )
 def test_limits_that_mean_nothing_are_refused_with_what_to_write(text: str, advice: str) -> None:
