@@ -460,7 +460,10 @@ class Predictor:
         rules = self._loads[name].rules
         demand = self._demand(name, caches_prefixes)
         if rules.arrivals.process not in STEADY_ARRIVALS:
-            raise NotPredictable(f"{rules.arrivals.process} arrivals have no steady state")
+            raise NotPredictable(
+                f"{rules.arrivals.process} arrivals have no steady state: "
+                "orchestrator simulate plays them"
+            )
         finite_levels = [
             _FiniteLevel(level.control, level.value) for level in levels if level.value < math.inf
         ]
