@@ -29,6 +29,8 @@ from orchestrator.spec.load import in_json
 _BEST_FIRST = ("per_device", "output_token_throughput")
 _WIDEST_TITLE = 12  # characters in a line of the title of a column that was asked for
 _VALUE = ".value"  # in JSON, of a figure with an interval; the column has the name alone
+# names of a load in files and tables, and the column that has it
+_MEANT = dict.fromkeys(("request_rate", "rate", "req", "rps", "concurrency", "in_flight"), "level")
 _HINT = "it is no column: 'results --help' says what may be named (text needs quotes)"
 
 
@@ -153,7 +155,9 @@ def parse_query(
 
 def _parse_rule(text: str, known_columns: KnownColumns) -> Rule:
     try:
-        expression = parse_expression(text, known_columns, any_dots=True, unknown=_HINT)
+        expression = parse_expression(
+            text, known_columns, any_dots=True, unknown=_HINT, meant=_MEANT
+        )
     except ValueError as error:
         raise InputError(f"--where: {error}") from None
     columns = {name: _column(name, known_columns, "--where") for name in expression.names}
@@ -182,6 +186,8 @@ def _column(name: str, known_columns: KnownColumns, option: str) -> PointColumn:
     column = known_columns.named(name)
     if column is None:
         guess = did_you_mean(name, known_columns)
+        if name in _MEANT:
+            guess = f"did you mean {_MEANT[name]!r}?"
         of_value = name.removesuffix(_VALUE)
         if of_value != name and known_columns.named(of_value) is not None:
             guess = f"did you mean {of_value!r}?"

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import BaseModel
@@ -81,12 +82,13 @@ def parse_expression(
     *,
     any_dots: bool = False,
     unknown: str = "it is neither a setting nor derived",
+    meant: Mapping[str, str] = MappingProxyType({}),
 ) -> Expression:
     """Parse an expression that may read the names ``known``. Raises ValueError with the first
     problem.
 
     ``any_dots``: any name may have dots, not only settings of roles. ``unknown``: the words for a
-    name that resembles none of ``known``.
+    name that resembles none of ``known``. ``meant``: by another name, the known one that is meant.
     """
     if len(text) > MOST_CHARACTERS:
         raise ValueError(
@@ -108,6 +110,8 @@ def parse_expression(
     for name in sorted(names):
         if name not in known:
             guess = did_you_mean(name, known)
+            if name in meant:
+                guess = f"did you mean {meant[name]!r}?"
             hint = f"; {guess}" if guess else f": {unknown}"
             raise ValueError(f"in {text!r}: unknown field {name!r}{hint}")
     return Expression(text, compute, names)

@@ -97,6 +97,8 @@ def test_a_point_that_lacks_what_a_rule_reads_does_not_match(
     [
         ("tensor_paralel_size == 2", "did you mean 'tensor_parallel_size'"),
         ("ttft_ms.p98 < 1", "did you mean 'ttft_ms.p9"),
+        ("request_rate > 20", "unknown field 'request_rate'; did you mean 'level'?"),
+        ("req/s > 20", "did you mean 'level'?"),
         ("validity == valid", "unknown field 'valid'"),
         ("zzz == 1", "text needs quotes"),
         ("level =", "is not an expression"),
