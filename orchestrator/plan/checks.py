@@ -9,6 +9,8 @@ from importlib.util import find_spec
 from orchestrator.base.errors import InputError
 from orchestrator.base.extras import how_to_install
 from orchestrator.base.text import counted
+from orchestrator.catalog.accelerators import find
+from orchestrator.catalog.accelerators import nearest as similar_accelerators
 from orchestrator.engines.dialects import dialects_of
 from orchestrator.plan.candidates import Candidate
 from orchestrator.plan.paths import Paths
@@ -16,6 +18,7 @@ from orchestrator.spec.document import nearest
 from orchestrator.spec.experiment import Experiment, Load, Predictions
 from orchestrator.spec.load import Slo
 from orchestrator.spec.mixes import measured
+from orchestrator.spec.settings import Hardware
 
 MOST_MEASUREMENTS = 1_000_000
 
@@ -28,6 +31,7 @@ def check_candidates(experiment: Experiment, candidates: Sequence[Candidate], lo
     _check_size(experiment, candidates, loads)
     _check_apis(experiment, candidates)
     _check_parts(experiment)
+    _check_accelerators(experiment)
     _check_prices(experiment, candidates)
     _check_recorded_answers(experiment, candidates)
 
@@ -110,6 +114,22 @@ def _check_parts(experiment: Experiment) -> None:
                 message = f"{workload.name!r} has no part {part!r}"
                 hint = nearest(part, names) if names else "measure it in an experiment of its own"
                 experiment.problems.add(place, message, hint)
+
+
+def _check_accelerators(experiment: Experiment) -> None:
+    """Reports accelerators that the catalogue lacks, unless the file says how much memory they have:
+    what fits on them could not be judged.
+    """
+    hardware: Mapping[str, Hardware] = experiment.parts.get("hardware", {})
+    for key, written in hardware.items():
+        if written.memory_gb is not None or find(written.accelerator) is not None:
+            continue
+        hint = "give memory_gb for one that the catalogue lacks"
+        names = similar_accelerators(written.accelerator)
+        if names:
+            hint = f"did you mean {' or '.join(map(repr, names))}? Else {hint}"
+        message = f"unknown accelerator {written.accelerator!r}"
+        experiment.problems.add(("hardware", key, "accelerator"), message, hint)
 
 
 def _check_prices(experiment: Experiment, candidates: Sequence[Candidate]) -> None:

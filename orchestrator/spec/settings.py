@@ -571,8 +571,8 @@ class Hardware(Strict):
     name: Name = Field(description="The key of this class under `hardware`.")
     accelerator: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w .+()/-]{0,99}$")] = Field(
         default="cpu",
-        description="A name from the catalogue, such as `H100-80GB`, any other name, or `cpu`, "
-        "where devices are cores.",
+        description="A name from the catalogue, such as `H100-80GB`, any other name with "
+        "`memory_gb`, or `cpu`, where devices are cores.",
     )
     gpus_per_node: Devices | None = Field(
         default=None, description="GPUs of one node; `plan` finds replicas that do not fit."

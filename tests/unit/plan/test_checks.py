@@ -87,6 +87,15 @@ def test_hardware_without_a_price_is_refused_where_dollars_decide() -> None:
     assert problem.hint == "give usd_per_gpu_hour, or objective: gpu"
 
 
+def test_an_unknown_accelerator_needs_its_memory() -> None:
+    hardware = {"h100": {"accelerator": "H200-141G"}, "own": {"accelerator": "x", "memory_gb": 48}}
+    problem = only_problem(hardware=hardware)
+    assert problem.message == "unknown accelerator 'H200-141G'"
+    assert problem.hint is not None
+    assert problem.hint.startswith("did you mean 'H200-141GB'")
+    assert problem.hint.endswith("? Else give memory_gb for one that the catalogue lacks")
+
+
 def test_a_profile_that_cannot_be_read_is_a_problem(tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
     problem = only_problem(file=file, predictions={"profile": "./no.yaml"})

@@ -128,7 +128,7 @@ def test_limits_that_nothing_meets_are_a_capacity_of_none_at_all() -> None:
         ({"model": "nobody/knows-this"}, "nothing is known of nobody/knows-this"),
         ({"deployments": deployments(extra_args={"-dcp": 2})}, "the model has no term for -dcp"),
         (
-            {"hardware": {"h100": {"accelerator": "Abacus 9000"}}},
+            {"hardware": {"h100": {"accelerator": "Abacus 9000", "memory_gb": 80}}},
             "the catalogue has no accelerator 'Abacus 9000'",
         ),
         ({"deployments": {"engine": "vllm", "hardware": "cpu"}}, "no figures of this CPU"),
