@@ -677,6 +677,20 @@ def _is_trace_of_lengths(path: str | None) -> bool:
     return format_of(header) is not None
 
 
+def _columns_of_table(path: str | None) -> tuple[str, ...]:
+    """The columns of a file that is a table of several; empty for other files."""
+    from orchestrator.workloads.trace_formats import header_of
+
+    if path is None:
+        return ()
+    try:
+        header = header_of(_path(path))
+    except ProblemsError:
+        return ()
+    is_table = header.kind != "jsonl" and len(header.names) > 1
+    return header.names if is_table else ()
+
+
 def _trace_workload(options: LoadOptions, trace: str, refused: Problems) -> Workload | None:
     from orchestrator.workloads.trace import TraceWorkload
 
@@ -834,6 +848,17 @@ def _workload_of_prompts(
         return _workload_by_name(options, answer_lengths, problems, refused)
     if options.trace is not None and _is_trace_of_lengths(options.trace):
         return _workload_of_trace(options, options.trace, problems, refused)
+    is_replayed = options.rate is None and options.concurrency is None
+    columns = _columns_of_table(options.trace) if is_replayed else ()
+    if columns:
+        text = (
+            f"--trace {options.trace!r} has the columns {', '.join(columns)[:80]}, not those of a "
+            "published trace: say what they are in an experiment file (columns: {time: ..., "
+            "input_tokens: ..., output_tokens: ...}), and give --workload FILE:NAME --arrivals trace "
+            "(docs/guides/trace.md)"
+        )
+        problems.append(Problem(text))
+        return None
     if options.dataset is not None:
         return _workload_by_name(options, answer_lengths, problems, refused)
     are_drawn = options.input_tokens is not None

@@ -626,7 +626,6 @@ AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,37
     ("name", "text", "message"),
     [
         ("a.csv", AZURE.replace("374", "x"), "row 1: ContextTokens is 'x'"),
-        ("a.csv", "name;weight\nx;1\n", "is a table (CSV) with the columns name, weight"),
         ("a.csv", "timestamp\n1\n2\n", "is a table (CSV), which is not read"),
         ("a.zip", "PK\x03\x04", "is a zip archive, which is not read"),
         ("a.jsonl", '{"timestamp": 1, "input_length": 0, "output_length": 1}', "line 1: input_l"),
@@ -643,6 +642,16 @@ def test_a_wrong_file_of_times_and_prompts_is_one_problem_of_trace(
     (problem,) = planning_problems
     assert problem.message.startswith(f"--trace '{tmp_path / name}'")
     assert message in problem.message
+
+
+def test_a_log_with_columns_of_its_own_is_one_problem_with_its_remedy(tmp_path: Path) -> None:
+    file = tmp_path / "log.csv"
+    file.write_text("at,prompt,answer\n0,800,120\n1.4,95,260\n")
+    made, problems = asked("--trace", str(file))
+    assert not made.can_be_planned
+    (problem,) = problems
+    assert "has the columns at, prompt, answer, not those of a published trace" in problem
+    assert "give --workload FILE:NAME --arrivals trace (docs/guides/trace.md)" in problem
 
 
 def test_times_alone_may_be_a_file_of_any_name(tmp_path: Path) -> None:
