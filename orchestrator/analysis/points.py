@@ -285,7 +285,7 @@ class StoredPoint:
     repeats: tuple[Repeat, ...]
     _figures: _Readable[Figures]
     agreement: Agreement = UNKNOWN  # of its deployment with the model's reference
-    # of a simulated point: the most output tokens/s that its deployment gives at any request rate
+    # of a simulated point: the most output tokens/s that its deployment can give, see _with_peaks
     peak_throughput: float = 0.0
     _part_figures: _Readable[tuple[PartFigures, ...]] | None = None
 
@@ -598,15 +598,25 @@ def _points_of(store: Store, slos: Sequence[Slo]) -> list[StoredPoint]:
 def _with_peaks(points: Sequence[StoredPoint]) -> list[StoredPoint]:
     """The points, each with its peak: the most output tokens/s at any request rate.
 
-    The peak is that of the point's deployment and workload.
+    The peak is that of the point's deployment and workload. Where it fell behind at no rate, more
+    load was not asked for, and the peak is at least what its prediction says it holds.
     """
     peaks: dict[_Served, float] = {}
+    predicted: dict[_Served, float] = {}
+    behind: set[_Served] = set()
     for point in points:
         # no point has its peak yet; only the lower bound needs it, and here the estimate is used
         rate = point.output_token_throughput()
         if point.head.control == "request_rate" and rate is not None:
             served = _Served(point.head.deployment_id, point.head.workload)
             peaks[served] = max(peaks.get(served, 0.0), rate.estimate)
+            prediction = point.deployment.prediction
+            predicted[served] = prediction.highest_capacity(point.head.workload)
+            if point.validity == BACKLOG:
+                behind.add(served)
+    for served, throughput in predicted.items():
+        if served not in behind:
+            peaks[served] = max(peaks[served], throughput)
     return [
         replace(
             point,

@@ -220,6 +220,15 @@ class Prediction:
         """The capacity for a workload under an SLO; None: not predicted."""
         return self.capacities.get(slo, {}).get(workload)
 
+    def highest_capacity(self, workload: str) -> float:
+        """The most output tokens/s at which limits are predicted to hold; 0: not predicted."""
+        throughputs = [
+            by_workload[workload].output_throughput
+            for by_workload in self.capacities.values()
+            if workload in by_workload
+        ]
+        return max(throughputs, default=0.0)
+
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
         """Parses a prediction. ``document``: as plan.json and ``predicted_json`` hold it. Raises

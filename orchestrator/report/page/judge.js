@@ -387,9 +387,14 @@ const judge = (() => {
     return { estimate, lower: estimate / factor, upper: estimate * factor, starts };
   }
 
-  /* The most throughput that each deployment gives at any rate. */
+  /* The most throughput that each deployment gives at any rate. Where one fell behind at no rate, it is at
+     least what its prediction says it holds. */
   function peaksOf(group, throughputs) {
-    const peaks = group.deployments.map(() => 0);
+    const peaks = group.deployments.map((deployment, index) => {
+      const isBehind = group.points.some((point) => (
+        point.deployment === index && point.control === "request_rate" && point.validity === "engine_bound_backlog"));
+      return isBehind ? 0 : deployment.predicted_capacity;
+    });
     group.points.forEach(({ control, deployment }, index) => {
       const estimate = throughputs[index]?.estimate ?? 0;
       if (control === "request_rate") peaks[deployment] = Math.max(peaks[deployment], estimate);

@@ -117,6 +117,7 @@ class PageDeployment:
     """One deployment of a group.
 
     ``model_error``: None: it was measured, or it is unknown. ``peaks``: None: not known.
+    ``predicted_capacity``: output tokens/s; 0: not predicted.
     """
 
     label: str
@@ -125,6 +126,7 @@ class PageDeployment:
     settings: dict[str, object]
     model_error: PageModelError | None
     peaks: PagePeaks | None
+    predicted_capacity: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -700,6 +702,7 @@ def _deployment(point: StoredPoint) -> PageDeployment:
         settings=dict(deployment.settings),
         model_error=None if error is None else PageModelError(error.ttft, error.tpot),
         peaks=_peaks(deployment),
+        predicted_capacity=deployment.prediction.highest_capacity(point.head.workload),
     )
 
 

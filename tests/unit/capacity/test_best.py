@@ -711,6 +711,28 @@ def test_of_equal_deployments_the_surer_stands_first_and_the_headline_says_tie(
     assert winner_text(document).endswith(", a tie with 1 more")
 
 
+def test_a_simulation_without_higher_loads_is_bound_by_what_is_predicted_to_hold(
+    sweep: Sweep,
+) -> None:
+    capacity = {
+        "control": "request_rate",
+        "level": 20,
+        "output_throughput": 200,
+        "output_throughput_per_gpu": 200,
+        "interval_per_gpu": [100, 300],
+        "usd_per_million_tokens": None,
+    }
+    prediction = json.loads(error_within(1.5))
+    prediction |= {"levels": [], "capacity": {"fast": {"chat": capacity}}}
+    sweep.deployment("d0", predicted_json=json.dumps(prediction))
+    sweep.level("d0", 8, simulated=True)
+    lower, value = sweep.best()["winner"]["interval"]
+    assert lower == value  # 200 / 1.5 is more than what was sent
+    sweep.level("d0", 12, simulated=True, validity="engine_bound_backlog")
+    lower, _ = sweep.best()["winner"]["interval"]
+    assert lower == pytest.approx(120 / 1.5, rel=0.02)  # the engine was seen to give no more
+
+
 def test_repeats_are_pooled_and_the_bad_ones_left_out(sweep: Sweep) -> None:
     sweep.deployment("d0")
     sweep.level("d0", 5, repeat=0, point_id="p")

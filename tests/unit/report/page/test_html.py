@@ -94,7 +94,7 @@ def page(name: str) -> str:
         experiments=(section(name),),
     )
     deployment = PageDeployment(
-        name, 1, None, {"model": name}, None, PagePeaks(name, name, 1.0, 1.0)
+        name, 1, None, {"model": name}, None, PagePeaks(name, name, 1.0, 1.0), 0.0
     )
     group = PageGroup(
         experiment=name,
