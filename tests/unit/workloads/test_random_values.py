@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from orchestrator.spec.load import Bin, Lengths, Normal, Uniform
 from orchestrator.spec.popularity import Popularity
@@ -77,6 +79,49 @@ def test_pauses_have_their_mean(
     pauses_s = draw_pauses_s(Pauses.model_validate(written), (COUNT,), stream(4))
     assert pauses_s.mean() == pytest.approx(expected_mean, rel=0.03)
     assert limits[0] <= pauses_s.min() <= pauses_s.max() <= limits[1]
+
+
+# Seeds are fixed, so no right sample is refused by chance; a wrong shape has a p-value of about 0.
+REFUSED = 1e-4
+
+
+def lognormal(mean: float, sigma: float) -> Any:
+    """The distribution whose own mean is ``mean``; ``sigma`` is that of its logarithm."""
+    return stats.lognorm(sigma, scale=mean / np.exp(sigma**2 / 2))
+
+
+def test_uniform_lengths_are_all_as_frequent() -> None:
+    counts = draw(Lengths(uniform=Uniform(min=10, max=30)), (COUNT,), stream(6))
+    frequencies = np.bincount(counts, minlength=31)[10:]
+    assert len(frequencies) == 21
+    assert stats.chisquare(frequencies).pvalue > REFUSED
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ({"lognormal": {"mean": 40_000, "sigma": 0.6}}, lognormal(40_000, 0.6)),
+        ({"normal": {"mean": 40_000, "sigma": 5_000}}, stats.norm(40_000, 5_000)),
+    ],
+)
+def test_lengths_have_the_shape_of_their_distribution(written: object, expected: Any) -> None:
+    """The lengths are so long that rounding them to whole tokens changes nothing."""
+    counts = draw(Lengths.model_validate(written), (COUNT,), stream(7))
+    assert stats.kstest(counts, expected.cdf).pvalue > REFUSED
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ({"uniform": {"min": "1s", "max": "3s"}}, stats.uniform(1, 2)),
+        ({"exponential": {"mean": "2s"}}, stats.expon(scale=2)),
+        ({"lognormal": {"mean": "8s", "sigma": 1}}, lognormal(8, 1)),
+        ({"normal": {"mean": "25s", "sigma": "2s"}}, stats.norm(25, 2)),
+    ],
+)
+def test_pauses_have_the_shape_of_their_distribution(written: object, expected: Any) -> None:
+    pauses_s = draw_pauses_s(Pauses.model_validate(written), (COUNT,), stream(8))
+    assert stats.kstest(pauses_s, expected.cdf).pvalue > REFUSED
 
 
 def test_the_popular_ones_follow_zipf() -> None:
