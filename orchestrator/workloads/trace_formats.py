@@ -1,5 +1,7 @@
 """The formats of recorded traces: found by the names of their columns, never by guess.
 
+Rows of CSV or JSON lines may also be those of a Parquet file with the same names.
+
 | format | file | times | blocks |
 |---|---|---|---|
 | azure | CSV ``TIMESTAMP,ContextTokens,GeneratedTokens``; 2025 also ``NumImages`` | dates | |
@@ -29,7 +31,7 @@ from typing import IO, cast
 import orjson
 
 from orchestrator.base.errors import Problem, ProblemsError
-from orchestrator.spec.traces import Filters, TraceColumns
+from orchestrator.spec.traces import Filter, Filters, TraceColumns
 
 WHAT = "trace"  # what problems call the file
 UNITS_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
@@ -153,7 +155,7 @@ def format_of(header: Header, name: str | None = None) -> TraceFormat | None:
     user names may have others, too.
     """
     names = set(header.names)
-    if header.kind == "csv":
+    if header.kind != "jsonl":
         azure = {"TIMESTAMP", "ContextTokens", "GeneratedTokens"}
         if azure <= names and (name == "azure" or names <= azure | {IMAGES}):
             return TraceFormat("azure", AZURE, images=IMAGES if IMAGES in names else None)
@@ -163,10 +165,10 @@ def format_of(header: Header, name: str | None = None) -> TraceFormat | None:
             has_sessions = {"Session ID", "Elapsed time"} <= names
             columns = BURSTGPT_SESSIONS if has_sessions else BURSTGPT
             return TraceFormat("burstgpt", columns, unit="s")
-    if header.kind != "jsonl":
+    if header.kind == "csv":
         return None
     lengths = {"timestamp", "input_length", "output_length", "hash_ids"}
-    if {"id", "requests", "block_size"} <= names:
+    if header.kind == "jsonl" and {"id", "requests", "block_size"} <= names:
         return TraceFormat("weka", None, unit="s")
     if lengths <= names and {"chat_id", "parent_chat_id"} <= names:
         return TraceFormat("bailian", JSON_LENGTHS, unit="s", block_tokens=16)
@@ -211,7 +213,7 @@ def wanted_format(
     return format_found
 
 
-def used_columns(trace_format: TraceFormat, filters: Filters) -> set[str]:
+def used_columns(trace_format: TraceFormat, filters: Sequence[Filter]) -> set[str]:
     """The columns, or keys of a line, that say what is sent or which rows are sent."""
     if trace_format.columns is None:  # WEKA's sessions; for their requests: used_request_keys
         return {"block_size", "hash_id_scope", "requests", "id"}
@@ -232,6 +234,6 @@ def used_request_keys(filters: Filters) -> set[str]:
     return filtered | {"t", "type", "in", "out", "hash_ids", "api_time", "requests"}
 
 
-def missing_columns(wanted: Sequence[str | None], header: Header) -> list[str]:
+def missing_columns(wanted: Sequence[str], header: Header) -> list[str]:
     """The wanted columns that a file does not have."""
-    return [name for name in wanted if name is not None and name not in header.names]
+    return [name for name in wanted if name not in header.names]

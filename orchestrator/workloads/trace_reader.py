@@ -39,6 +39,7 @@ from orchestrator.workloads.trace_formats import (
     missing_columns,
     open_binary,
     problem,
+    used_columns,
 )
 
 BATCH_BYTES = (
@@ -79,14 +80,13 @@ def read_batches(
     """
     columns = trace_format.columns
     assert columns is not None
-    wanted = [*columns.model_dump(exclude_none=True).values(), trace_format.images]
-    wanted += [row_filter.column for row_filter in filters]
+    wanted = sorted(used_columns(trace_format, filters))
     missing = missing_columns(wanted, header)
     if missing:
         names = ", ".join(header.names)[:120]
         raise problem(path, f"has no column {missing[0]!r}; its columns are {names}")
     for name in wanted:
-        if name is not None and header.names.count(name) > 1:
+        if header.names.count(name) > 1:
             raise problem(path, f"has several columns {name!r}: leave one of them")
     if header.kind == "jsonl":
         yield from _json_batches(path, trace_format, columns, filters)
@@ -101,12 +101,11 @@ def read_batches(
 
 
 def _arrow_batches(
-    path: str, trace_format: TraceFormat, header: Header, wanted: Sequence[str | None]
+    path: str, trace_format: TraceFormat, header: Header, names: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    names = list(dict.fromkeys(name for name in wanted if name is not None))
     if header.kind == "parquet":
         try:
-            yield from pq.ParquetFile(path).iter_batches(BATCH_ROWS, columns=names)
+            yield from pq.ParquetFile(path).iter_batches(BATCH_ROWS, columns=[*names])
         except (pa.ArrowInvalid, OSError) as error:
             raise problem(path, f"is a broken Parquet file: {error}") from None
         return
@@ -271,16 +270,40 @@ def _batch_of(
     sessions = None
     if columns.session is not None:
         sessions = _sessions(path, columns.session, batch.column(columns.session))
+    parents = None
+    if trace_format.name == "bailian":
+        sessions = _sessions(path, "chat_id", batch.column("chat_id"))
+        if None in sessions:
+            raise problem(path, f"row {row + sessions.index(None)}: has no chat_id")
+        parents = _sessions(path, "parent_chat_id", batch.column("parent_chat_id"))
+    inputs = _whole(path, batch, columns.input_tokens, row)
+    blocks = None
+    if trace_format.block_tokens is not None:
+        blocks = _blocks(path, batch, inputs, trace_format.block_tokens, row)
     return RowBatch(
         row=row,
         times_ns=times_ns,
-        inputs=_whole(path, batch, columns.input_tokens, row),
+        inputs=inputs,
         outputs=_whole(path, batch, columns.output_tokens, row),
         is_kept=is_kept,
         sessions=sessions,
+        parents=parents,
         elapsed_ns=elapsed_ns,
         images=images,
+        blocks=blocks,
     )
+
+
+def _blocks(
+    path: str, batch: pa.RecordBatch, inputs: Ints, block_tokens: int, row: int
+) -> list[Sequence[int]]:
+    """The ``hash_ids`` of each row of a table. ``row``: the number of the first."""
+    blocks: list[Sequence[int]] = []
+    prompts = zip(batch.column("hash_ids").to_pylist(), inputs.tolist(), strict=True)
+    for number, (names, tokens) in enumerate(prompts, start=row):
+        place = f"row {number}"
+        blocks.append(_blocks_of_prompt(path, place, {"hash_ids": names}, tokens, block_tokens))
+    return blocks
 
 
 def _sessions(path: str, name: str, cells: pa.Array) -> list[Any]:
@@ -466,15 +489,8 @@ def _add_json_row(
         rows.sessions.append(chat)
         rows.parents.append(_session(path, place, keys, "parent_chat_id"))
     if trace_format.block_tokens is not None:
-        blocks = block_ids(path, place, keys)
-        needed = -(-rows.inputs[-1] // trace_format.block_tokens)
-        if len(blocks) != needed:
-            raise problem(
-                path,
-                f"{place}: {len(blocks)} hash_ids for {rows.inputs[-1]} tokens; there is one for "
-                f"every {trace_format.block_tokens}, so {needed}",
-            )
-        rows.blocks.append(blocks)
+        block_tokens = trace_format.block_tokens
+        rows.blocks.append(_blocks_of_prompt(path, place, keys, rows.inputs[-1], block_tokens))
     rows.is_kept.append(
         all(cell_text(keys.get(row_filter.column)) in row_filter.values for row_filter in filters)
     )
@@ -509,6 +525,23 @@ def block_ids(path: str, place: str, keys: Mapping[str, Any]) -> Sequence[int]:
         path,
         f"{place}: hash_ids are {str(blocks)[:60]!r}; give whole numbers from 0 to {MOST_BLOCK}",
     )
+
+
+def _blocks_of_prompt(
+    path: str, place: str, keys: Mapping[str, Any], tokens: int, block_tokens: int
+) -> Sequence[int]:
+    """The ``hash_ids`` of a prompt, one for every ``block_tokens``. Raises ProblemsError where they
+    are fewer or more.
+    """
+    blocks = block_ids(path, place, keys)
+    needed = -(-tokens // block_tokens)
+    if len(blocks) != needed:
+        raise problem(
+            path,
+            f"{place}: {len(blocks)} hash_ids for {tokens} tokens; there is one for every "
+            f"{block_tokens}, so {needed}",
+        )
+    return blocks
 
 
 def _is_block(value: Any) -> bool:

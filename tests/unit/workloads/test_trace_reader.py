@@ -12,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.json as pa_json
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -72,6 +74,46 @@ def test_a_published_trace_is_read_as_another_reader_reads_it(
 ) -> None:
     data = gzip.compress(text.encode()) if is_packed else text.encode()
     assert sessions_of(rows(tmp_path / "t", data)) == read_again(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        traces.AZURE_2024,
+        traces.BURSTGPT_1,
+        traces.BURSTGPT_2,
+        traces.MOONCAKE,
+        traces.BAILIAN,
+    ],
+    ids=["azure", "burstgpt 1", "burstgpt 2", "mooncake", "bailian"],
+)
+def test_a_published_trace_as_parquet_is_the_same(tmp_path: Path, text: str) -> None:
+    read = rows(tmp_path / "text", text)
+    again = rows(tmp_path / "parquet", as_parquet(text))
+    assert again.format == read.format
+    assert again.digest == read.digest
+    assert again.unused == read.unused
+
+
+def test_a_parquet_trace_counts_images(tmp_path: Path) -> None:
+    read = rows(tmp_path / "t", as_parquet(traces.AZURE_2025), **traces.PICTURES)
+    assert read.images is not None
+    assert read.images.tolist() == [0, 3, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (traces.MOONCAKE.replace("[0, 9]", "[0]"), "row 2: 1 hash_ids for 600 tokens"),
+        (traces.MOONCAKE.replace("[0, 9]", "null"), "row 2: hash_ids are 'None'"),
+        (traces.BAILIAN.replace('"chat_id": 160', '"chat_id": null'), "row 2: has no chat_id"),
+    ],
+)
+def test_a_bad_row_of_a_parquet_trace_is_refused_with_its_number(
+    tmp_path: Path, text: str, reason: str
+) -> None:
+    with pytest.raises(ProblemsError, match=reason):
+        rows(tmp_path / "t", as_parquet(text))
 
 
 def test_seven_decimals_are_kept(tmp_path: Path) -> None:
@@ -148,6 +190,15 @@ def test_a_bad_row_is_refused_with_its_number(
 ) -> None:
     with pytest.raises(ProblemsError, match=reason):
         rows(tmp_path / "t", text, **keys)
+
+
+def as_parquet(text: str) -> bytes:
+    """A table of CSV or JSON lines as a Parquet file."""
+    source = io.BytesIO(text.encode())
+    table = pa_json.read_json(source) if text.startswith("{") else pa_csv.read_csv(source)
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    return sink.getvalue()
 
 
 def parquet(**columns: object) -> bytes:
