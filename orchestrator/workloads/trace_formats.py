@@ -47,7 +47,6 @@ AZURE = TraceColumns(
 BURSTGPT = TraceColumns(
     time="Timestamp", input_tokens="Request tokens", output_tokens="Response tokens"
 )
-BURSTGPT_SESSIONS = BURSTGPT.model_copy(update={"session": "Session ID", "elapsed": "Elapsed time"})
 JSON_LENGTHS = TraceColumns(
     time="timestamp", input_tokens="input_length", output_tokens="output_length"
 )
@@ -162,9 +161,7 @@ def format_of(header: Header, name: str | None = None) -> TraceFormat | None:
         burstgpt = {"Timestamp", "Model", "Request tokens", "Response tokens", "Total tokens"}
         others = {"Log Type", "Session ID", "Elapsed time"}
         if burstgpt <= names and (name == "burstgpt" or names <= burstgpt | others):
-            has_sessions = {"Session ID", "Elapsed time"} <= names
-            columns = BURSTGPT_SESSIONS if has_sessions else BURSTGPT
-            return TraceFormat("burstgpt", columns, unit="s")
+            return TraceFormat("burstgpt", _burstgpt_columns(names), unit="s")
     if header.kind == "csv":
         return None
     lengths = {"timestamp", "input_length", "output_length", "hash_ids"}
@@ -175,6 +172,16 @@ def format_of(header: Header, name: str | None = None) -> TraceFormat | None:
     if lengths <= names and (name == "mooncake" or names == lengths):
         return TraceFormat("mooncake", JSON_LENGTHS, unit="ms", block_tokens=512)
     return None
+
+
+def _burstgpt_columns(names: set[str]) -> TraceColumns:
+    """The columns of BurstGPT: of its later versions with the sessions, and with the times that
+    answers took, from which pauses follow.
+    """
+    if "Session ID" not in names:
+        return BURSTGPT
+    elapsed = "Elapsed time" if "Elapsed time" in names else None
+    return BURSTGPT.model_copy(update={"session": "Session ID", "elapsed": elapsed})
 
 
 def wanted_format(

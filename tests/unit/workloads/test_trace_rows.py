@@ -83,6 +83,25 @@ def test_sessions_keep_their_order_and_pauses_begin_when_answers_end(tmp_path: P
     assert cut.cut_pauses == 1
 
 
+def test_sessions_stay_together_where_nobody_recorded_how_long_answers_took(
+    tmp_path: Path,
+) -> None:
+    text = (
+        "Timestamp,Session ID,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+        "5.5,17,GPT-4,100,20,120,Conversation log\n"
+        "7,18,ChatGPT,50,10,60,Conversation log\n"
+        "29.5,17,GPT-4,140,30,170,Conversation log\n"
+    )
+    read = rows(tmp_path / "t.csv", text)
+    assert read.format.name == "burstgpt"
+    assert read.rows.tolist() == [1, 3, 2]
+    assert read.first_request.tolist() == [0, 2, 3]
+    assert read.pauses_s is None
+    assert read.offsets_ns is not None
+    assert read.offsets_ns.tolist() == [0, 24_000_000_000, 0]
+    assert "Session ID" not in read.unused
+
+
 def test_a_chat_is_its_own_and_its_descendants(tmp_path: Path) -> None:
     read = rows(tmp_path / "t.jsonl", traces.BAILIAN)
     assert read.first_request.tolist() == [0, 2, 3]
