@@ -61,8 +61,11 @@ def head_of(name: str) -> str:
 
 
 def answers_of_the_head(name: str) -> list[str]:
-    """The lines of a file's head that repeat an answer of ``simulate``."""
-    lines = [line.removeprefix("#").strip() for line in head_of(name).splitlines()]
+    """The lines of a file's head that repeat an answer of ``simulate``, as they are printed: a long
+    one goes on in the next line, further to the right.
+    """
+    continued = re.sub(r"\n#     +", " ", head_of(name))
+    lines = [line.removeprefix("#").strip() for line in continued.splitlines()]
     return [line for line in lines if line.startswith(("best", "runner-up", "assumed"))]
 
 
