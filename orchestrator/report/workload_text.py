@@ -5,15 +5,21 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from orchestrator.base.text import counted, hours
+from orchestrator.base.text import counted, hours, listed
+from orchestrator.report.text import size_text
 from orchestrator.spec.load import Workload
+from orchestrator.spec.request_options import Adapters, Constrain
+from orchestrator.workloads.drawn import Drawn
 from orchestrator.workloads.facts import (
+    ImageFacts,
     NumberSummary,
     PartFacts,
     Recording,
     SampledRequest,
     WorkloadFacts,
 )
+from orchestrator.workloads.file import FileWorkload
+from orchestrator.workloads.trace import TraceWorkload
 
 WIDTH = 80
 _TITLES = ("mean", "p50", "p90", "p99", "max")
@@ -39,6 +45,8 @@ def workload_lines(
         yield _recording(facts.recording)
     if cached_share is not None:
         yield f"reuse: an unlimited prefix cache would hold {cached_share:.1%} of prompt tokens"
+    for phrase in beside_texts(workload, facts):
+        yield from _folded(phrase)
     if facts.prompt_tokens is None:
         yield from _folded("texts are not counted: give the model's --tokenizer")
     for note in facts.notes:
@@ -65,6 +73,43 @@ def part_lines(parts: Sequence[PartFacts]) -> Iterator[str]:
             yield "none of the requests that were looked at is of it"
             continue
         yield from _lengths(part.facts)
+        for phrase in beside_texts(workload, part.facts):
+            yield from _folded(phrase)
+
+
+def beside_texts(workload: Workload, facts: WorkloadFacts) -> Iterator[str]:
+    """What requests have or ask for beside their texts: pictures, constraints, adapters, tools."""
+    if facts.images is not None:
+        yield f"images: {_images(workload, facts.images)}"
+    if workload.constrain is not None:
+        yield f"constrained answers: {_constrained(workload.constrain)}"
+    if isinstance(workload, FileWorkload) and workload.summary().constrained:
+        requests = counted(workload.summary().constrained, "request")
+        yield f"constrained answers: {requests} of the file, by a json_schema"
+    if workload.adapters is not None:
+        yield f"adapters: {_adapters(workload.adapters)}"
+    if isinstance(workload.tools, tuple):
+        yield f"tools: {len(workload.tools)} in each request"
+
+
+def _images(workload: Workload, images: ImageFacts) -> str:
+    sizes = ""
+    if isinstance(workload, Drawn | TraceWorkload) and workload.images is not None:
+        sizes = f" ({listed(workload.images.sizes)} pixels)"
+    return (
+        f"{_figure(images.per_request.mean)} a request{sizes}; {images.distinct:,} differ; "
+        f"{size_text(images.body_bytes.mean)} of a body that has any"
+    )
+
+
+def _constrained(constrain: Constrain) -> str:
+    text = f"{constrain.share:.1%} of requests, by a {constrain.kind}"
+    return text if constrain.variants == 1 else f"{text} in {constrain.variants:,} variants"
+
+
+def _adapters(adapters: Adapters) -> str:
+    share = 1 - adapters.base_share
+    return f"{len(adapters.names):,}, asked for by {share:.1%} of sessions"
 
 
 def _lengths(facts: WorkloadFacts) -> Iterator[str]:

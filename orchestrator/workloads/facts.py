@@ -58,6 +58,29 @@ class Recording:
 
 
 @dataclass(frozen=True, slots=True)
+class ImageFacts:
+    """The pictures of requests. ``distinct``: how many of them differ. ``body_bytes``: what they add
+    to the body of a request that has any, as base64.
+    """
+
+    per_request: NumberSummary
+    distinct: int
+    body_bytes: NumberSummary
+
+    @classmethod
+    def of(cls, images_of_requests: Sequence[tuple[bytes, ...]]) -> ImageFacts | None:
+        """``images_of_requests``: the pictures of each request. None where no request has any."""
+        per_request = NumberSummary.of([len(images) for images in images_of_requests])
+        body_bytes = [sum(map(len, images)) for images in images_of_requests if images]
+        summary = NumberSummary.of(body_bytes)
+        if per_request is None or summary is None:
+            return None
+        different: set[bytes] = set()
+        different.update(*images_of_requests)
+        return cls(per_request, len(different), summary)
+
+
+@dataclass(frozen=True, slots=True)
 class WorkloadFacts:
     """What the first sessions of a workload hold. ``prompt_tokens``: None where nobody counted
     them; ``prompt_characters`` then has their texts. ``requests_in_all``: None where they never
@@ -69,6 +92,7 @@ class WorkloadFacts:
     requests_in_all: int | None
     prompt_tokens: NumberSummary | None
     prompt_characters: NumberSummary | None
+    images: ImageFacts | None  # None: no request has any
     answer_tokens: NumberSummary | None
     turns: NumberSummary | None
     pauses_s: NumberSummary | None
@@ -160,6 +184,7 @@ def _facts_of_sessions(
     prompts: list[int] = []
     answers: list[int] = []
     characters: list[int] = []
+    images: list[tuple[bytes, ...]] = []
     pauses_s: list[float] = []
     for session in sessions:
         turns = kind.turns(session)
@@ -167,8 +192,10 @@ def _facts_of_sessions(
         lengths = [kind.input_tokens(session, turn) for turn in range(turns)]
         if all(lengths):
             prompts += lengths
+            images += [()] * turns  # the length of a prompt with pictures is not known
         else:
             for prompt in _prompts_of(kind, prompter, seed, session):
+                images.append(_images(prompt))
                 texts = _texts(prompt)
                 if texts is None:
                     continue
@@ -183,6 +210,7 @@ def _facts_of_sessions(
         requests_in_all=workload.distinct_requests(),
         prompt_tokens=NumberSummary.of(prompts) if len(prompts) == len(answers) else None,
         prompt_characters=NumberSummary.of(characters),
+        images=ImageFacts.of(images),
         answer_tokens=NumberSummary.of([tokens for tokens in answers if tokens]),
         turns=NumberSummary.of([kind.turns(session) for session in sessions])
         if kind.has_sessions
@@ -201,6 +229,10 @@ def _recording(workload: Workload) -> Recording | None:
     rows = workload.rows()
     span_s = None if rows.starts_ns is None else rows.span_s
     return Recording(rows.requests, rows.sessions, span_s)
+
+
+def _images(prompt: Prompt) -> tuple[bytes, ...]:
+    return tuple(image for message in prompt.messages for image in message.images)
 
 
 def _texts(prompt: Prompt) -> list[str] | None:

@@ -48,6 +48,7 @@ from orchestrator.report.words import (
     short_model_text,
     slo_text,
 )
+from orchestrator.report.workload_text import beside_texts
 from orchestrator.spec.load import Slo, load_text
 
 SCRIPTS = (
@@ -218,6 +219,7 @@ def page_html(
         price_ratio=RATIO,
         left_out_counts=left_out_counts,
         left_out_text=left_out_text,
+        beside_texts=beside_texts,
         verdicts=VERDICTS,
         definitions=DEFINITIONS,
         explained_columns=explained_columns(),

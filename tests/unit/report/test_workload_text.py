@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.report.workload_text import WIDTH, sample_lines, workload_lines
+from orchestrator.report.text import size_text
+from orchestrator.report.workload_text import WIDTH, beside_texts, sample_lines, workload_lines
 from orchestrator.spec.load import PRESETS, Workload
 from orchestrator.workloads.content import RandomIds, Words
 from orchestrator.workloads.facts import facts_of, sampled
@@ -20,6 +21,28 @@ def test_no_line_is_wider_than_80_columns(preset: str) -> None:
     lines += sample_lines(list(sampled(workload, ids, 0, 4)))
     assert max(map(len, lines)) <= WIDTH
     assert "reuse: an unlimited prefix cache would hold 50.0% of prompt tokens" in lines
+
+
+def test_what_requests_have_beside_their_texts_is_said() -> None:
+    workload = Workload.model_validate(
+        {
+            "name": "w",
+            "api": "chat",
+            "input_tokens": 10,
+            "output_tokens": 5,
+            "images": {"sizes": ["8x8"], "count": 2, "distinct": 3},
+            "constrain": {"json_schema": {"type": "object"}, "share": 0.5, "variants": 16},
+            "adapters": {"names": ["sql", "law"], "base_share": 0.2},
+        }
+    )
+    facts = facts_of(workload, Words(), 0, 50)
+    assert facts.images is not None
+    a_body = size_text(facts.images.body_bytes.mean)
+    assert list(beside_texts(workload, facts)) == [
+        f"images: 2 a request (8x8 pixels); 3 differ; {a_body} of a body that has any",
+        "constrained answers: 50.0% of requests, by a json_schema in 16 variants",
+        "adapters: 2, asked for by 80.0% of sessions",
+    ]
 
 
 def test_texts_without_a_tokenizer_have_characters_and_are_shown_safely(tmp_path: Path) -> None:

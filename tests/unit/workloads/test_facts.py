@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import orjson
 import pytest
 
 from orchestrator.spec.load import Workload
 from orchestrator.workloads.content import RandomIds, Words
 from orchestrator.workloads.facts import NumberSummary, facts_of, sampled, sessions_within
+from orchestrator.workloads.images import image_part, png
 from orchestrator.workloads.segments import NameOfDraw
 from tests.unit.workloads import traces
 from tests.unit.workloads.traces import trace
@@ -49,6 +51,35 @@ def test_prompts_with_images_have_no_length_where_there_is_no_text_to_count() ->
     facts = facts_of(workload, NameOfDraw(), seed=0, requests=3)
     assert (facts.prompt_tokens, facts.prompt_characters) == (None, None)
     assert facts.answer_tokens is not None and facts.answer_tokens.count == 3
+
+
+def test_images_are_counted_by_request_and_by_content(tmp_path: Path) -> None:
+    pixels = np.zeros((8, 8, 3), np.uint8)
+    picture = png(pixels)
+    for name in ("a.png", "copy.png"):
+        (tmp_path / name).write_bytes(picture)
+    (tmp_path / "b.png").write_bytes(png(pixels + 1))
+    lines = [
+        {"prompt": "x", "images": ["a.png", "b.png"]},
+        {"prompt": "y", "image": "copy.png"},
+        {"prompt": "z"},
+    ]
+    (tmp_path / "p.jsonl").write_bytes(b"\n".join(map(orjson.dumps, lines)))
+    keys = {"name": "w", "kind": "file", "api": "chat", "output_tokens": 5}
+    workload = Workload.model_validate(keys | {"prompts": str(tmp_path / "p.jsonl")})
+    images = facts_of(workload, Words(), seed=0, requests=3).images
+    assert images is not None
+    assert (images.per_request.mean, images.per_request.most, images.distinct) == (1.0, 2, 2)
+    assert images.body_bytes.count == 2
+    assert images.body_bytes.least == len(image_part(picture))
+
+
+def test_drawn_images_differ_as_often_as_the_workload_says() -> None:
+    seen = {"name": "w", "api": "chat", "images": {"sizes": ["8x8"], "count": 2, "distinct": 3}}
+    workload = Workload.model_validate(seen | {"input_tokens": 10, "output_tokens": 5})
+    images = facts_of(workload, NameOfDraw(), seed=0, requests=50).images
+    assert images is not None
+    assert (images.per_request.mean, images.distinct) == (2.0, 3)
 
 
 def test_conversations_have_turns_and_pauses() -> None:
