@@ -24,6 +24,7 @@ from orchestrator.analysis.steady import steady_from_ns
 from orchestrator.base.arrays import Bools, Floats
 from orchestrator.results.columns import NumberColumn, quantiles
 from orchestrator.results.lazy_rows import Rows, slices
+from orchestrator.results.outcomes import ErrorClass
 from orchestrator.results.records import Distribution, Figures, PartFigures, RequestTotals
 from orchestrator.results.validity import Validity
 
@@ -271,10 +272,22 @@ def figures(observed: Observed) -> Figures:
     )
 
 
+def ended_requests(requests: RequestTotals, errors: Mapping[str, int]) -> RequestTotals:
+    """``requests`` without those that this program cut off, which are no failures of the server.
+
+    ``errors``: requests by error class.
+    """
+    cut_off = errors.get(ErrorClass.ABORTED, 0)
+    return RequestTotals(
+        scheduled=requests.scheduled - cut_off, ok=requests.ok, failed=requests.failed - cut_off
+    )
+
+
 def validity_of(measured: str, requests: Sequence[RequestTotals]) -> str:
     """The verdict on a point; ``failing`` in place of ``valid`` where too many requests failed.
 
     Too many are more than FAILING_SHARE: the latencies of the others alone would then mislead.
+    ``requests``: see ``ended_requests``.
     """
     failed = sum(totals.failed for totals in requests)
     scheduled = sum(totals.scheduled for totals in requests)

@@ -36,7 +36,7 @@ from orchestrator.analysis.intervals import (
     rate_interval,
     share_interval,
 )
-from orchestrator.analysis.metrics import BACKLOG, BROKEN, UNCHECKED, validity_of
+from orchestrator.analysis.metrics import BACKLOG, BROKEN, UNCHECKED, ended_requests, validity_of
 from orchestrator.analysis.output_agreement import UNKNOWN, Agreement
 from orchestrator.analysis.prediction import ErrorFactors
 from orchestrator.analysis.requests import RequestParts
@@ -122,8 +122,8 @@ class VerdictBounds:
 class Repeat:
     """One repeat of a point: the attempt that counts.
 
-    ``bounds``: None where it was measured, and where the error of the model that simulated it is
-    not known.
+    ``ended_requests``: ``requests`` without those that this program cut off. ``bounds``: None where
+    it was measured, and where the error of the model that simulated it is not known.
     """
 
     head: PointHead
@@ -131,6 +131,7 @@ class Repeat:
     verdicts: tuple[Verdicts, ...]  # one per SLO that was asked for; none where it failed
     attempts: int  # all attempts at this measurement, failed ones included
     requests: RequestTotals
+    ended_requests: RequestTotals
     _figures: _Readable[Figures]
     _engine_side: _Readable[EngineSide | None]
     bounds: VerdictBounds | None = None
@@ -327,15 +328,15 @@ class StoredPoint:
         one where none is valid. Where no repeat is used, all repeats take their place.
 
         A point that would be ``valid`` is ``failing`` if more than 5 % of the requests of its valid
-        used repeats failed. Repeats in which the engine fell behind do not count for this, since
-        the load itself may have ended requests.
+        used repeats failed. Requests that this program cut off do not count for this, nor do
+        repeats in which the engine fell behind, since the load itself may have ended requests.
         """
         if self._broken_output:
             return BROKEN
         repeats = self.used or self.repeats
         valid = [repeat for repeat in repeats if repeat.valid]
         deciding = valid[0] if valid else repeats[0]
-        requests = [repeat.requests for repeat in self.used if repeat.valid]
+        requests = [repeat.ended_requests for repeat in self.used if repeat.valid]
         return validity_of(deciding.head.validity, requests)
 
     @property
@@ -521,6 +522,7 @@ def repeat_of(attempt: AttemptData, slo: Slo) -> Repeat:
         verdicts=verdicts,
         attempts=1,
         requests=attempt.figures.requests,
+        ended_requests=ended_requests(attempt.figures.requests, attempt.figures.errors),
         _figures=_RecordAtHand(attempt.figures),
         _engine_side=_RecordAtHand(attempt.engine_side),
         _device_side=_RecordAtHand(attempt.device_side),
@@ -741,6 +743,7 @@ class _AttemptColumns:
         device_sides = LazyRecords[DeviceSide | None](columns["device_side"], DeviceSide)
         part_figures = LazyRecords[tuple[PartFigures, ...]](columns["part_figures"], PARTS)
         totals = rows_of(_unnested(pc.struct_field(columns["figures"], "requests")), RequestTotals)
+        all_errors = pc.struct_field(columns["figures"], "errors").to_pylist()
         repeats = []
         for place, row in enumerate(rows_in_order):
             attempt = self._attempts[row]
@@ -751,6 +754,7 @@ class _AttemptColumns:
                     verdicts=attempt.verdicts,
                     attempts=tries[attempt.head.measurement_id],
                     requests=totals[place],
+                    ended_requests=ended_requests(totals[place], dict(all_errors[place])),
                     _figures=_StoredRecord(figures, place),
                     _engine_side=_StoredRecord(engine_sides, place),
                     _device_side=_StoredRecord(device_sides, place),

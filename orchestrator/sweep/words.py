@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.analysis.broken_output import BrokenOutput, Sign
-from orchestrator.analysis.metrics import validity_of
+from orchestrator.analysis.metrics import ended_requests, validity_of
 from orchestrator.analysis.slo import judge, stored_values
 from orchestrator.base.text import counted
 from orchestrator.capacity.estimate_words import OVERLOADED, estimate_words, missed_words
@@ -180,7 +180,8 @@ def measured_words(committed: Committed, slos: Sequence[Slo]) -> str:
 
 def _figures(data: AttemptData, slos: Sequence[Slo]) -> Iterator[str]:
     figures = data.figures
-    validity = validity_of(data.point.validity, [figures.requests])
+    requests = ended_requests(figures.requests, figures.errors)
+    validity = validity_of(data.point.validity, [requests])
     if was_overloaded(data):
         yield OVERLOADED
     elif validity != "valid":

@@ -553,8 +553,8 @@ def _fails_more_requests(pair: Pair, rules: DifferenceRules, pairs: int) -> bool
 
 
 def _requests(point: StoredPoint) -> RequestTotals:
-    """The requests of its valid repeats."""
-    totals = [repeat.requests for repeat in point.used if repeat.valid]
+    """The requests of its valid repeats, without those that this program cut off."""
+    totals = [repeat.ended_requests for repeat in point.used if repeat.valid]
     return RequestTotals(
         scheduled=sum(each.scheduled for each in totals),
         ok=sum(each.ok for each in totals),

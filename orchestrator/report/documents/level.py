@@ -17,6 +17,7 @@ from orchestrator.analysis.guidance import Guidance, guidance_of
 from orchestrator.analysis.intervals import Interval, rate_interval
 from orchestrator.analysis.metrics import (
     ObservedParts,
+    ended_requests,
     figures,
     observe_arrays,
     part_figures,
@@ -161,7 +162,9 @@ def level_document(
         output_token_throughput=rate_interval(batches),
         all_requests=_all_requests(requests, window_ns),
         adapter_cost=adapter_cost_of(requests, window_ns),
-        validity=validity_of(verdict.validity, [of_window.requests]),
+        validity=validity_of(
+            verdict.validity, [ended_requests(of_window.requests, of_window.errors)]
+        ),
         validity_reasons=tuple(verdict.reasons),
         evidence=verdict.evidence,
         clients_stats=tuple(measured.stats),

@@ -79,13 +79,15 @@ def store_attempt(
     ttft_ms: float | Mapping[str, float] = 100,
     tokens: int = 8,
     failed: int = 0,
+    error_class: str = "http_5xx",
     **columns: Any,
 ) -> None:
     """Stores an attempt at a point: ten seconds with a request each 100 ms.
 
     ``ttft_ms``: of all requests; or by part of a mix, whose requests take turns. ``tokens``: of each
-    answer; they take 90 ms after the first. ``failed``: so many requests fail. ``columns``: values of the row in ``points`` that
-    differ from those of a valid attempt.
+    answer; they take 90 ms after the first. ``failed``: so many requests fail, with
+    ``error_class``. ``columns``: values of the row in ``points`` that differ from those of a valid
+    attempt.
     """
     ttft_by_part = ttft_ms if isinstance(ttft_ms, Mapping) else {None: ttft_ms}
     rows = []
@@ -93,7 +95,7 @@ def store_attempt(
         due_ms = number * 100
         first_ms = due_ms + ttft
         if number < failed:
-            rows.append(failed_request(number, due_ms, part=part))
+            rows.append(failed_request(number, due_ms, error_class, part=part))
             continue
         rows.append(
             request(

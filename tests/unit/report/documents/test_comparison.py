@@ -214,6 +214,18 @@ def test_requests_that_the_load_may_have_ended_do_not_count(tmp_path: Path) -> N
     assert not compared(base, behind, rules_of("output_token_throughput")).failed
 
 
+def test_requests_that_were_cut_off_are_no_failures(tmp_path: Path) -> None:
+    base = with_failures(tmp_path, "base", 0, 0)
+    ended = {"error_class": "aborted", "ended_early": "fails"}
+    cut_off = with_failures(tmp_path, "cut_off", 60, 60, **ended)
+    (point,) = points_of(cut_off)
+    assert point.figures.requests.failed == 120
+    assert point.validity == "valid"
+    comparison = compared(base, cut_off, rules_of("output_token_throughput"))
+    assert not comparison.failed
+    assert not comparison.failing
+
+
 def test_other_seeds_are_pairs_and_said(tmp_path: Path) -> None:
     base = with_failures(tmp_path, "base", 0, 0, seed=1)
     new = with_failures(tmp_path, "new", 0, 0, seed=2)
