@@ -626,7 +626,8 @@ def parse_prompts(
     data = unpacked(path, data)
     refuse_traces("prompts", path, data)
     pictures = PictureFiles(Path(path).parent)
-    rows = rows_of_table(path, data)
+    named = [] if rules.columns is None else [*rules.columns.named.values()]
+    rows = rows_of_table(path, data, named)
     if rows is not None:
         return _entries_of_rows(rows, path, rules, pictures)
     refuse_other_formats("prompts", path, data)

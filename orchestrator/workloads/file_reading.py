@@ -24,6 +24,7 @@ MOST_PROBLEMS = 5  # shown for one file; further ones are only counted
 DOCUMENTATION = (
     "docs/reference/prompts-and-traces.md, 'Prompts from a file' and 'Recorded traces', shows how"
 )
+_DELIMITERS = ("\t", ";", ",")  # of two that fit equally well, the earlier one
 _T = TypeVar("_T")
 
 # How files begin that are neither text nor JSON, and what to do with them.
@@ -105,14 +106,33 @@ def _refused(what: str, path: str, kind: str, remedy: str) -> ProblemsError:
 def _columns(data: bytes) -> list[str]:
     """The cells of the first line, if it is a line of a table; else an empty list."""
     text = _first_line_of(data)
-    delimiter = next((sign for sign in ("\t", ";", ",") if sign in text), None)
-    if delimiter is None:
+    if not any(sign in text for sign in _DELIMITERS):
         return []
+    return [cell.strip() for cell in _cells(text, delimiter_of(text))]
+
+
+def delimiter_of(header: str, names: Collection[str] = ()) -> str:
+    """What separates the cells of a table's first line: the sign under which most of ``names`` are
+    columns, then the sign that makes the most columns. A name may have the other signs in it.
+    """
+    best = ","
+    most = (0, 0)
+    for delimiter in _DELIMITERS:
+        if delimiter not in header:
+            continue
+        cells = _cells(header, delimiter)
+        columns = (len(set(names).intersection(cells)), len(cells))
+        if columns > most:
+            best, most = delimiter, columns
+    return best
+
+
+def _cells(line: str, delimiter: str) -> list[str]:
+    """The cells of a line of a table; none where it cannot be split."""
     try:
-        cells = next(csv.reader([text], delimiter=delimiter))
+        return next(csv.reader([line], delimiter=delimiter))
     except csv.Error:
         return []
-    return [cell.strip() for cell in cells]
 
 
 def _first_line_of(data: bytes) -> str:

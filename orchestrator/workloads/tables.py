@@ -10,7 +10,7 @@ import io
 import math
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ import orjson
 from orchestrator.base.errors import Problem, ProblemsError
 from orchestrator.spec.document import MOST_FILE_BYTES
 from orchestrator.workloads.entries import ANSWER_LENGTHS, ANSWERS, SAMPLING
+from orchestrator.workloads.file_reading import delimiter_of
 
 PARQUET = b"PAR1"
 GZIP = b"\x1f\x8b"
@@ -63,15 +64,15 @@ def unpacked(path: str, data: bytes) -> bytes:
     return content
 
 
-def rows_of_table(path: str, data: bytes) -> list[Entry] | None:
-    """The rows of a Parquet file, or of a CSV file by its name; None for other files. Raises
-    ProblemsError.
+def rows_of_table(path: str, data: bytes, columns: Collection[str] = ()) -> list[Entry] | None:
+    """The rows of a Parquet file, or of a CSV file by its name; None for other files. ``columns``:
+    those that the user names. Raises ProblemsError.
     """
     if data.startswith(PARQUET):
         return _parquet_rows(path, data)
     name = path.lower().removesuffix(".gz")
     if name.endswith(CSV_NAMES):
-        return list(_csv_rows(path, data, "\t" if name.endswith(".tsv") else None))
+        return list(_csv_rows(path, data, "\t" if name.endswith(".tsv") else None, columns))
     return None
 
 
@@ -104,22 +105,24 @@ def _refuse_twice(path: str, names: Sequence[str]) -> None:
         raise _problem(path, f"has several columns {twice[0]!r}: leave one of them")
 
 
-def _csv_rows(path: str, data: bytes, delimiter: str | None) -> Iterator[Entry]:
+def _csv_rows(
+    path: str, data: bytes, delimiter: str | None, columns: Collection[str]
+) -> Iterator[Entry]:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise _problem(path, f"is not UTF-8 at byte {error.start:,}") from None
     header = text.partition("\n")[0]
     if delimiter is None:
-        delimiter = next((sign for sign in "\t;" if sign in header), ",")
+        delimiter = delimiter_of(header.rstrip("\r"), columns)
     csv.field_size_limit(MOST_FILE_BYTES)
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     try:
         _refuse_twice(path, reader.fieldnames or ())
         for number, row in enumerate(reader, start=1):
             if None in row or None in row.values():
-                columns = len(reader.fieldnames or ())
-                raise _problem(path, f"row {number}: has not {columns} cells, as the header has")
+                count = len(reader.fieldnames or ())
+                raise _problem(path, f"row {number}: has not {count} cells, as the header has")
             yield Entry(f"row {number}", row)
     except csv.Error as error:
         raise _problem(path, f"after line {reader.line_num}: {error}") from None

@@ -22,7 +22,7 @@ import codecs
 import csv
 import gzip
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,7 @@ import orjson
 
 from orchestrator.base.errors import Problem, ProblemsError
 from orchestrator.spec.traces import Filter, Filters, TraceColumns
+from orchestrator.workloads.file_reading import delimiter_of
 
 WHAT = "trace"  # what problems call the file
 UNITS_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
@@ -75,8 +76,10 @@ class Header:
     delimiter: str = ","
 
 
-def header_of(path: str) -> Header:
-    """What the beginning of a file says. Raises ProblemsError for a file that is no table."""
+def header_of(path: str, names: Collection[str] = ()) -> Header:
+    """What the beginning of a file says. ``names``: of columns that it should have. Raises
+    ProblemsError for a file that is no table.
+    """
     try:
         with Path(path).open("rb") as file:
             begins_as_parquet = file.read(4) == b"PAR1"
@@ -102,7 +105,7 @@ def header_of(path: str) -> Header:
         text = line.decode()
     except UnicodeDecodeError:
         raise problem(path, "is neither a table (CSV, Parquet) nor JSON lines") from None
-    delimiter = next((sign for sign in "\t;" if sign in text), ",")
+    delimiter = delimiter_of(text, names)
     csv.field_size_limit(MOST_CELL_BYTES)
     try:
         cells = next(csv.reader([text], delimiter=delimiter))

@@ -190,7 +190,7 @@ def read_rows(rules: TraceRules, last_row: int | None = None) -> TraceRows:
 
 @lru_cache(maxsize=16)  # traces of one file, all of which a mix may have as parts
 def _read(rules: TraceRules, last_row: int | None, mtime_ns: int, size: int) -> TraceRows:
-    header = header_of(rules.path)
+    header = header_of(rules.path, _named_columns(rules))
     trace_format = wanted_format(rules.path, rules.name, rules.columns, rules.unit, header)
     if rules.with_images and trace_format.images is None:
         raise problem(rules.path, "does not count images: leave 'images' out")
@@ -215,6 +215,14 @@ def _read(rules: TraceRules, last_row: int | None, mtime_ns: int, size: int) -> 
         lengths=TraceLengths.of(rows.inputs, rows.outputs),
         digest=rows.content_digest(),
     )
+
+
+def _named_columns(rules: TraceRules) -> list[str]:
+    """The columns that the user names."""
+    named = [row_filter.column for row_filter in rules.filters]
+    if rules.columns is not None:
+        named += rules.columns.model_dump(exclude_none=True).values()
+    return named
 
 
 def _check_pauses(path: str, trace_format: TraceFormat) -> None:

@@ -13,7 +13,7 @@ from orchestrator.base.errors import ProblemsError
 from orchestrator.load.arrivals import recorded
 from orchestrator.spec.load import Arrivals
 from orchestrator.workloads.file import parse_prompts
-from orchestrator.workloads.file_reading import listed
+from orchestrator.workloads.file_reading import delimiter_of, listed
 
 
 def read_as(path: Path, what: str) -> None:
@@ -110,3 +110,23 @@ def test_an_array_over_several_lines_is_json_by_whatever_name() -> None:
 
 def test_a_key_without_a_name_is_shown_where_keys_are_listed() -> None:
     assert listed({"", "id"}) == "(no name), id"
+
+
+@pytest.mark.parametrize(
+    ("header", "names", "delimiter"),
+    [
+        ("a,b,c;d", (), ","),
+        ("a;b;c,d", (), ";"),
+        ("a\tb;c\td", (), "\t"),
+        ("x (s, ms, us);y", (), ","),
+        ("x (s, ms, us);y", ("y",), ";"),
+        ("a,b;c", (), ";"),  # as many columns under both
+        ("a,b;c", ("a",), ","),
+        ('"a,b,c";d', (), ";"),
+        ("prompt", (), ","),
+    ],
+)
+def test_names_of_columns_may_have_delimiters_in_them(
+    header: str, names: tuple[str, ...], delimiter: str
+) -> None:
+    assert delimiter_of(header, names) == delimiter

@@ -210,3 +210,12 @@ def test_any_texts_in_a_csv_file_come_back(rows: list[tuple[str, int]], delimite
     data = csv_of({"q": [text for text, _ in rows], "n": [n for _, n in rows]}, delimiter)
     entries = read(data, "a.csv", rules(prompt="q", output_tokens="n"))
     assert [(entry.messages[0].text, entry.output_tokens) for entry in entries] == rows
+
+
+@pytest.mark.parametrize(
+    ("delimiter", "other"), [(",", "notes; mine"), (";", "notes (why, when, who)")]
+)
+def test_a_name_of_a_column_may_have_another_delimiter_in_it(delimiter: str, other: str) -> None:
+    text = delimiter.join(("question", other)) + "\r\n" + delimiter.join(("Why?", "x")) + "\r\n"
+    entries = read(text.encode(), "a.csv", rules(prompt="question"))
+    assert [entry.messages[0].text for entry in entries] == ["Why?"]

@@ -330,6 +330,15 @@ def test_two_columns_of_the_name_that_is_asked_for_are_refused(tmp_path: Path) -
     assert read.inputs.tolist() == [2]
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["at,in,out,note;x\n1,7,3,\n2,8,4,\n", "at;in;out;note (a,b,c,d,e,f)\n1;7;3;\n2;8;4;\n"],
+)
+def test_a_name_of_a_column_may_have_another_delimiter_in_it(tmp_path: Path, text: str) -> None:
+    read = rows(tmp_path / "t.csv", text, columns=OWN, unit="s")
+    assert (read.inputs.tolist(), read.outputs.tolist()) == ([7, 8], [3, 4])
+
+
 def test_texts_over_several_lines_are_read_wherever_a_batch_ends(tmp_path: Path) -> None:
     text = "to be,\n" * (trace_reader.BATCH_BYTES // 20)
     body = "".join(f'{number},{number + 1},1,"{text}"\n' for number in range(9))
