@@ -45,7 +45,7 @@ from orchestrator.analysis.throughput import Batches
 from orchestrator.base.arrays import Floats, Ints
 from orchestrator.base.errors import DamagedError, FailureClass, ResultsError
 from orchestrator.base.grouping import values_by_key
-from orchestrator.results.offered_rate import is_as_asked
+from orchestrator.results.offered_rate import is_as_asked, pooled_rate
 from orchestrator.results.records import (
     AttemptData,
     Committed,
@@ -413,10 +413,8 @@ class StoredPoint:
         no rate was asked for.
         """
         rates = [repeat.head.offered_rate for repeat in self.used]
-        known = [rate for rate in rates if rate is not None]
-        if not known or len(known) < len(rates):
-            return None
-        return sum(known) / len(known)
+        due = [repeat.requests.scheduled for repeat in self.used]
+        return pooled_rate(rates, due)
 
     @property
     def was_sent_as_asked(self) -> bool:

@@ -11,7 +11,7 @@ from orchestrator.analysis.points import repeat_of
 from orchestrator.analysis.slo import stored_values, tests
 from orchestrator.capacity.claim import Claim
 from orchestrator.capacity.first_change import FirstChange, first_change
-from orchestrator.results.offered_rate import is_as_asked
+from orchestrator.results.offered_rate import is_as_asked, pooled_rate
 from orchestrator.results.records import AttemptData
 from orchestrator.spec.load import Slo
 
@@ -85,12 +85,9 @@ class SearchDocument:
             return None
         probes = [each.probe for each in self.probes if each.probe.point.level == claim]
         rates = [probe.point.offered_rate for probe in probes]
-        known = [rate for rate in rates if rate is not None]
-        if not known:
-            return None
-        offered = sum(known) / len(known)
-        due = sum(probe.figures.requests.scheduled for probe in probes)
-        return None if is_as_asked(offered, claim, due) else offered
+        due = [probe.figures.requests.scheduled for probe in probes]
+        offered = pooled_rate(rates, due)
+        return None if is_as_asked(offered, claim, sum(due)) else offered
 
     @property
     def excess_of_failing(self) -> float | None:

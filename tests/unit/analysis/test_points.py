@@ -336,3 +336,22 @@ def test_a_point_says_whether_it_was_sent_the_rate_asked_for(
     (point,) = load_points(store)
     assert point.offered_rate == offered
     assert point.was_sent_as_asked is is_as_asked
+
+
+def test_a_short_repeat_counts_for_its_length_in_the_rate_that_was_due(store: Store) -> None:
+    for repeat, (rate, count) in enumerate(((10.0, 1000), (20.0, 100))):
+        rows = [request(n, 1e3 * n / rate) for n in range(count)]
+        commit_measurement(
+            store,
+            f"m{repeat}",
+            rows,
+            repeat=repeat,
+            point_id="p",
+            control="request_rate",
+            level=10.0,
+            offered_rate=rate,
+            window_end_ns=round(count / rate * 1e9),
+        )
+    (point,) = load_points(store)
+    assert point.offered_rate == pytest.approx(1100 / 105)
+    assert point.was_sent_as_asked

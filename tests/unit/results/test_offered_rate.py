@@ -2,7 +2,7 @@
 
 import pytest
 
-from orchestrator.results.offered_rate import is_as_asked, share_beyond
+from orchestrator.results.offered_rate import is_as_asked, pooled_rate, share_beyond
 
 
 @pytest.mark.parametrize(
@@ -11,6 +11,18 @@ from orchestrator.results.offered_rate import is_as_asked, share_beyond
 )
 def test_only_what_is_beyond_chance_differs(due: float, asked: float, share: float) -> None:
     assert share_beyond(due, asked) == pytest.approx(share)
+
+
+def test_a_short_window_counts_for_its_length() -> None:
+    # 100 s at 20 requests/s and 10 s at 31
+    assert pooled_rate([20.0, 31.0], [2000, 310]) == pytest.approx(2310 / 110)
+    assert pooled_rate([0.0, 20.0], [0, 40]) == 20.0
+    assert pooled_rate([9.0], [100]) == 9.0
+
+
+@pytest.mark.parametrize("rates", [[], [20.0, None]])
+def test_the_rate_of_unknown_windows_is_unknown(rates: list[float | None]) -> None:
+    assert pooled_rate(rates, [40] * len(rates)) is None
 
 
 @pytest.mark.parametrize(
