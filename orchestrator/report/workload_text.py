@@ -84,8 +84,10 @@ def beside_texts(workload: Workload, facts: WorkloadFacts) -> Iterator[str]:
     if workload.constrain is not None:
         yield f"constrained answers: {_constrained(workload.constrain)}"
     if isinstance(workload, FileWorkload) and workload.summary().constrained:
-        requests = counted(workload.summary().constrained, "request")
-        yield f"constrained answers: {requests} of the file, by a json_schema"
+        file_summary = workload.summary()
+        kinds = listed(sorted(file_summary.constraint_kinds))
+        requests = counted(file_summary.constrained, "request")
+        yield f"constrained answers: {requests} of the file, by a {kinds}"
     if workload.adapters is not None:
         yield f"adapters: {_adapters(workload.adapters)}"
     if isinstance(workload.tools, tuple):

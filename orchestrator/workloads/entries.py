@@ -7,6 +7,7 @@ key is dropped silently.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -77,6 +78,14 @@ _OWN_FIELD = "this program sets it itself"
 _LENGTH = "each answer has exactly the length that the entry or 'output_tokens' gives"
 _FORMAT = "give 'constrain' as a key of the workload, so that answers are checked"
 _TOOLS = "give 'tools' as a key of the workload; calls of tools are not sent"
+# Keys that say what the answer must be, as OpenAI's API and vLLM have them.
+_CONSTRAINTS = ("response_format", "structured_outputs")
+# What vLLM calls each kind of constraint within "structured_outputs".
+_STRUCTURED_KINDS = {
+    "json": ConstraintKind.JSON_SCHEMA,
+    "regex": ConstraintKind.REGEX,
+    "choice": ConstraintKind.CHOICE,
+}
 # Keys that hold the pictures of a request: one, or a list of them (workloads/images.py).
 PICTURES = ("image", "images", "image_files")
 REFUSED = {
@@ -89,7 +98,6 @@ REFUSED = {
     "function*": _TOOLS,
     "parallel_tool_calls": _TOOLS,
     "guided_*": _FORMAT,
-    "structured_outputs": _FORMAT,
     "json_schema": _FORMAT,
     "grammar": _FORMAT,
     "regex": _FORMAT,
@@ -166,7 +174,7 @@ class PromptEntry:
     block_tokens: int = max(BLOCK_TOKENS)
     answer: str | None = field(default=None, compare=False)  # None: no answer was recorded
     fields: Mapping[str, Any] = field(default_factory=dict)  # of the request's body
-    constraint: Constraint | None = field(default=None, compare=False)  # of its response_format
+    constraint: Constraint | None = field(default=None, compare=False)  # on its answer
     later_turns: bool = field(default=False, compare=False)  # the user says more
     # what the user says more, where it is sent
     later: tuple[LaterTurn, ...] = field(default=(), compare=False)
@@ -294,7 +302,7 @@ def _unused_keys(keys: Mapping[str, Any], problems: list[str]) -> frozenset[str]
             continue
         if name in PICTURES:
             continue
-        if name == "response_format":
+        if name in _CONSTRAINTS:
             continue  # _constraint
         if name in UNUSED or name in ANSWERS or name.startswith("_"):
             unused.append(name)
@@ -314,38 +322,87 @@ def _unused_keys(keys: Mapping[str, Any], problems: list[str]) -> frozenset[str]
 
 
 def _constraint(keys: Mapping[str, Any], problems: list[str]) -> Constraint | None:
+    """What the answer must be; None: it is free."""
+    constraints: list[Constraint] = []
+    for name, read in (
+        ("response_format", _of_response_format),
+        ("structured_outputs", _of_structured_outputs),
+    ):
+        if keys.get(name) is None:
+            continue
+        try:
+            constraint = read(keys[name])
+        except ValueError as error:
+            problems.append(str(error))
+            continue
+        if constraint is not None:
+            constraints.append(constraint)
+    if len(constraints) > 1:
+        problems.append("'response_format' and 'structured_outputs' both constrain the answer")
+    return constraints[0] if constraints else None
+
+
+def _of_response_format(response_format: Any) -> Constraint | None:
     """The JSON schema that the answer must be an instance of, as OpenAI's API has it; None: the
-    answer is free.
+    answer is free. Raises ValueError.
     """
-    response_format = keys.get("response_format")
-    if response_format is None:
-        return None
     kind = response_format.get("type") if isinstance(response_format, dict) else None
     if kind == "text":
         return None
     named = response_format.get("json_schema") if kind == "json_schema" else None
     schema = named.get("schema") if isinstance(named, dict) else None
     if not isinstance(schema, dict):
-        problems.append(
+        raise ValueError(
             "'response_format' is not sent: answers are checked, which needs "
             '{"type": "json_schema", "json_schema": {"schema": …}}'
         )
-        return None
-    try:
-        return _constraint_of(orjson.dumps(schema, option=orjson.OPT_SORT_KEYS))
-    except ValueError as error:
-        problems.append(str(error))
-        return None
+    return _shared_constraint("response_format", ConstraintKind.JSON_SCHEMA, schema)
 
 
-@lru_cache(maxsize=1024)  # the lines of a file share a few schemas
-def _constraint_of(schema: bytes) -> Constraint:
-    """Raises ValueError for a schema that answers cannot be checked against."""
-    content = orjson.loads(schema)
-    problem = schema_problem(content)
-    if problem is not None:
-        raise ValueError(f"the schema of 'response_format' {problem}")
-    return Constraint(ConstraintKind.JSON_SCHEMA, schema=content)
+def _of_structured_outputs(outputs: Any) -> Constraint:
+    """A constraint as vLLM has it. Raises ValueError."""
+    given: dict[str, Any] = {}
+    if isinstance(outputs, dict):
+        given = {name: value for name, value in outputs.items() if value is not None}
+    if len(given) != 1 or not given.keys() <= _STRUCTURED_KINDS.keys():
+        raise ValueError(
+            "'structured_outputs' is not sent: answers are checked, which needs one of "
+            '{"json": …}, {"regex": …} and {"choice": […]}'
+        )
+    ((name, content),) = given.items()
+    return _shared_constraint("structured_outputs", _STRUCTURED_KINDS[name], content)
+
+
+def _shared_constraint(source: str, kind: ConstraintKind, content: Any) -> Constraint:
+    """The same constraint for all lines that say the same. ``source``: the key that says it. Raises
+    ValueError for what answers cannot be checked against.
+    """
+    return _constraint_of(source, kind, orjson.dumps(content, option=orjson.OPT_SORT_KEYS))
+
+
+@lru_cache(maxsize=1024)  # the lines of a file share a few constraints
+def _constraint_of(source: str, kind: ConstraintKind, written: bytes) -> Constraint:
+    """The constraint of its JSON. Raises ValueError."""
+    content = orjson.loads(written)
+    match kind:
+        case ConstraintKind.JSON_SCHEMA:
+            problem = schema_problem(content)
+            if problem is not None:
+                raise ValueError(f"the schema of {source!r} {problem}")
+            return Constraint(kind, schema=content)
+        case ConstraintKind.REGEX:
+            try:
+                re.compile(content)
+            except (re.error, TypeError) as error:
+                raise ValueError(
+                    f"the regex of {source!r} is no regular expression: {error}"
+                ) from None
+            return Constraint(kind, regex=content)
+        case ConstraintKind.CHOICE:
+            is_list = isinstance(content, list) and bool(content)
+            if not is_list or not all(isinstance(text, str) and text for text in content):
+                raise ValueError(f"the choice of {source!r} is no list of texts")
+            return Constraint(kind, choices=tuple(content))
 
 
 def problems_of_unsent(
@@ -371,7 +428,7 @@ def problems_of_unsent(
             reason = "with 'columns' no sampling is sent"
         elif name in _SYSTEM:
             reason = "give it as 'system' of 'columns', beside 'prompt'"
-        elif name == "response_format":
+        elif name in _CONSTRAINTS:
             reason = _FORMAT
         if reason is not None:
             problems.append(

@@ -175,7 +175,8 @@ class Summary:
     urls: frozenset[str] = frozenset()  # of an OpenAI batch
     models: frozenset[str] = frozenset()  # that its lines name
     images: int = 0  # pictures of all requests
-    constrained: int = 0  # requests whose answers must be instances of a JSON schema
+    constrained: int = 0  # entries that constrain their answers
+    constraint_kinds: frozenset[ConstraintKind] = frozenset()  # by which
 
     @classmethod
     def of(cls, data: bytes, entries: Sequence[PromptEntry | None]) -> Summary:
@@ -189,6 +190,9 @@ class Summary:
             digest=content_digest(data),
             images=len(images),
             constrained=sum(entry.constraint is not None for entry in requests),
+            constraint_kinds=frozenset(
+                entry.constraint.kind for entry in requests if entry.constraint is not None
+            ),
             prompts=len(requests),
             left_out=len(entries) - len(requests),
             lengths=frozenset(lengths),
@@ -367,8 +371,7 @@ class FileWorkload(Workload):
             return None
 
     def constraint_kinds(self) -> frozenset[ConstraintKind]:
-        own = super().constraint_kinds()
-        return own | {ConstraintKind.JSON_SCHEMA} if self.summary().constrained else own
+        return super().constraint_kinds() | self.summary().constraint_kinds
 
     def asked_fields(self) -> frozenset[str]:
         return super().asked_fields() | self.summary().asked

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,14 @@ import click
 import pytest
 
 from orchestrator.base.errors import InputError, ProblemsError
+from orchestrator.spec.constraint import Constraint, ConstraintKind
+from orchestrator.workloads.content import Words
 from orchestrator.workloads.entries import read_entry
+from orchestrator.workloads.file import FileWorkload
 from tests.unit.cli.commands import invoke
 from tests.unit.workloads import traces
 
+JSON_SCHEMA, REGEX, CHOICE = ConstraintKind
 FILE = """
 workloads:
   - {name: talk, kind: conversations, turns: 2, input_tokens: 20, output_tokens: 7, api: chat}
@@ -113,6 +118,34 @@ def test_written_requests_ask_for_what_a_run_asks_for(tmp_path: Path) -> None:
     assert {body["temperature"] for body in written(file, "prompts")} == {0.7}
     with pytest.raises(InputError, match=r"a regex, for which .* no field \(known: json_schema"):
         written(file, "regex")
+
+
+@pytest.mark.parametrize(
+    ("constrain", "expected"),
+    [
+        ({"json_schema": {"type": "object"}}, Constraint(JSON_SCHEMA, schema={"type": "object"})),
+        ({"regex": "[0-9]{4}"}, Constraint(REGEX, regex="[0-9]{4}")),
+        ({"choice": ["yes", "no"]}, Constraint(CHOICE, choices=("yes", "no"))),
+    ],
+)
+def test_constraints_that_are_written_for_vllm_are_read_again(
+    constrain: dict[str, Any], expected: Constraint, tmp_path: Path
+) -> None:
+    file = tmp_path / "x.yaml"
+    asked = {"name": "asked", "api": "chat", "input_tokens": 9, "output_tokens": 9}
+    experiment = {
+        "model": {"id": "m"},
+        "deployments": {"engine": "vllm", "hardware": "H100-80GB"},
+        "workloads": [asked | {"constrain": constrain}],
+    }
+    file.write_text(json.dumps(experiment))
+    assert "structured_outputs" in written(file, "asked")[0]
+    keys = {"name": "w", "kind": "file", "api": "chat", "prompts": str(tmp_path / "w.jsonl")}
+    read = FileWorkload.model_validate(keys)
+    assert read.constraint_kinds() == {expected.kind}
+    constraint = read.requests(Words(), 0).prompt(0, 0, "measure", ()).constraint
+    assert constraint is not None
+    assert asdict(constraint) == asdict(expected)
 
 
 def test_a_trace_is_shown_and_written_once_and_its_times_are_not(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -143,6 +144,31 @@ def test_what_a_message_holds_besides_its_text_is_refused(
 
 def said(*messages: tuple[str, str]) -> list[dict[str, str]]:
     return [{"from": speaker, "value": text} for speaker, text in messages]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "problem"),
+    [
+        ({"grammar": "root ::= a"}, "'structured_outputs' is not sent: answers are checked"),
+        ({"json": {}, "regex": "a"}, "needs one of"),
+        ({"json": {"type": "nothing"}}, "the schema of 'structured_outputs' is no JSON schema"),
+        ({"regex": "["}, "is no regular expression"),
+        ({"regex": 7}, "is no regular expression"),
+        ({"choice": []}, "is no list of texts"),
+    ],
+)
+def test_structured_outputs_that_cannot_be_checked_are_refused(
+    outputs: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(EntryError, match=re.escape(problem)):
+        read_entry({"prompt": "hi", "structured_outputs": outputs}, "")
+
+
+def test_an_answer_has_one_constraint() -> None:
+    response_format = {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}}
+    both = {"response_format": response_format, "structured_outputs": {"regex": "a"}}
+    with pytest.raises(EntryError, match="both constrain the answer"):
+        read_entry({"prompt": "hi"} | both, "")
 
 
 def test_messages_that_are_not_sent_are_counted() -> None:
