@@ -212,6 +212,12 @@ class TraceWorkload(Workload):
         if rows.subagents:
             subagents = "is a subagent" if rows.subagents == 1 else "are subagents"
             notes.append(f"{counted(rows.subagents, 'session')} {subagents}")
+        if rows.images_as_text:
+            images = counted(rows.images_as_text, "request")
+            notes.append(
+                f"{images} of 'type: image' sent as text of the recorded lengths; "
+                "'where' can leave them out"
+            )
         if rows.unused:
             notes.append(f"columns that change nothing: {listed(rows.unused)}")
         if rows.cut_pauses:

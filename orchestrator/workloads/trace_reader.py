@@ -48,6 +48,8 @@ BATCH_BYTES = (
 LONGER_THAN_BLOCK = "straddling object"  # words of Arrow's error
 BATCH_ROWS = 1 << 17  # of other files
 MOST_NS = 4e18  # of a time, in either direction; differences of two must fit into int64
+CONTENT = "type"  # Bailian's column of what a prompt has: text, search, image or file
+IMAGE = "image"
 MOST_BLOCK = 2**63 - 1  # the largest name of a block that fits into int64
 
 
@@ -69,6 +71,7 @@ class RowBatch:
     elapsed_ns: Ints | None = None
     images: Ints | None = None
     blocks: list[Sequence[int]] | None = None
+    has_image: Bools | None = None  # whose lengths count images; None: the trace does not say
     keys: frozenset[str] = frozenset()
 
 
@@ -81,6 +84,8 @@ def read_batches(
     columns = trace_format.columns
     assert columns is not None
     wanted = sorted(used_columns(trace_format, filters))
+    if trace_format.name == "bailian" and CONTENT in header.names:
+        wanted = sorted({*wanted, CONTENT})
     missing = missing_columns(wanted, header)
     if missing:
         names = ", ".join(header.names)[:120]
@@ -271,11 +276,15 @@ def _batch_of(
     if columns.session is not None:
         sessions = _sessions(path, columns.session, batch.column(columns.session))
     parents = None
+    has_image = None
     if trace_format.name == "bailian":
         sessions = _sessions(path, "chat_id", batch.column("chat_id"))
         if None in sessions:
             raise problem(path, f"row {row + sessions.index(None)}: has no chat_id")
         parents = _sessions(path, "parent_chat_id", batch.column("parent_chat_id"))
+        if CONTENT in batch.schema.names:
+            contents = batch.column(CONTENT).to_pylist()
+            has_image = np.array([content == IMAGE for content in contents], bool)
     inputs = _whole(path, batch, columns.input_tokens, row)
     blocks = None
     if trace_format.block_tokens is not None:
@@ -291,6 +300,7 @@ def _batch_of(
         elapsed_ns=elapsed_ns,
         images=images,
         blocks=blocks,
+        has_image=has_image,
     )
 
 
@@ -424,6 +434,7 @@ class _JsonRows:
     parents: list[Any] = field(default_factory=list)
     elapsed: list[Any] = field(default_factory=list)
     blocks: list[Sequence[int]] = field(default_factory=list)
+    has_image: list[bool] = field(default_factory=list)
     keys: set[str] = field(default_factory=set)
 
 
@@ -488,6 +499,7 @@ def _add_json_row(
             raise problem(path, f"{place}: has no chat_id")
         rows.sessions.append(chat)
         rows.parents.append(_session(path, place, keys, "parent_chat_id"))
+        rows.has_image.append(keys.get(CONTENT) == IMAGE)
     if trace_format.block_tokens is not None:
         block_tokens = trace_format.block_tokens
         rows.blocks.append(_blocks_of_prompt(path, place, keys, rows.inputs[-1], block_tokens))
@@ -575,6 +587,7 @@ def _json_batch(
         parents=rows.parents or None,
         elapsed_ns=elapsed_ns,
         blocks=rows.blocks or None,
+        has_image=np.array(rows.has_image, bool) if rows.has_image else None,
         keys=frozenset(rows.keys),
     )
 

@@ -121,6 +121,7 @@ class TraceRows:
     left_out: tuple[tuple[str, int], ...] = ()
     distinct_times: int = 0
     unused: tuple[str, ...] = ()  # columns, or keys of requests, that change nothing
+    images_as_text: int = 0  # requests whose recorded lengths count images that nobody described
     cut_pauses: int = 0  # how many pauses were cut to the longest that is wanted
     lengths: TraceLengths | None = None  # set when all rows are read
     digest: str = ""  # 16 hex digits over everything that is sent; set when all rows are read
@@ -343,6 +344,7 @@ class _Selection:
                 left_out=tuple(sorted(self._left_out.items())),
                 distinct_times=distinct_times,
                 unused=tuple(self._unused_keys),
+                images_as_text=_count_with_images(self._kept),
             ),
             None if times_ns is None else times_ns[order],
             None if elapsed_ns is None else elapsed_ns[order],
@@ -399,7 +401,17 @@ def _selected(batch: RowBatch, places: Ints) -> RowBatch:
         elapsed_ns=of_array(batch.elapsed_ns),
         images=of_array(batch.images),
         blocks=of_list(batch.blocks),
+        has_image=None if batch.has_image is None else batch.has_image[places],
     )
+
+
+def _count_with_images(batches: Sequence[RowBatch]) -> int:
+    """How many rows have lengths that count images."""
+    count = 0
+    for batch in batches:
+        if batch.has_image is not None:
+            count += int(np.count_nonzero(batch.has_image))
+    return count
 
 
 def _is_within(keep: Keep, batch: RowBatch) -> Bools:

@@ -238,6 +238,16 @@ def test_coarse_stamps_and_what_is_left_out_are_noted(tmp_path: Path) -> None:
     assert "columns that change nothing: Log Type, Total tokens" in filtered.notes()
 
 
+def test_requests_with_images_that_are_sent_as_text_are_noted(tmp_path: Path) -> None:
+    text = traces.BAILIAN.replace('"type": "search"', '"type": "image"')
+    note = "1 request of 'type: image' sent as text of the recorded lengths"
+    sent = trace(tmp_path / "t", text)
+    assert [n for n in sent.notes() if "image" in n] == [note + "; 'where' can leave them out"]
+    without = trace(tmp_path / "t", text, where={"type": "text"})
+    assert not any("image" in n for n in without.notes())
+    assert not any("image" in n for n in trace(tmp_path / "u", traces.BAILIAN).notes())
+
+
 def test_a_plan_knows_the_lengths_of_its_requests(tmp_path: Path) -> None:
     workload = trace(tmp_path / "t.csv", traces.BURSTGPT_1)
     assert workload.token_bounds() == (490, 1317)
