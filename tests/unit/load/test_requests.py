@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from orchestrator.load.requests import (
 from orchestrator.load.schedule import PlannedRequest
 from orchestrator.load.wire.parsed import Parsed
 from orchestrator.spec.address import parse_url
-from orchestrator.spec.constraint import ConstraintForm, ConstraintKind
+from orchestrator.spec.constraint import ConstraintForm, ConstraintKind, all_kinds
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Lengths, Level, Workload
 from orchestrator.spec.request_options import Adapters
@@ -64,6 +65,90 @@ def test_written_ahead_or_late_a_request_is_the_same() -> None:
         first, second = ahead.take(planned(session)), late.take(planned(session))
         assert first.record == second.record
         assert first.wire_bytes == second.wire_bytes
+
+
+# -- the same bodies, whoever sends them
+
+PLAIN = {"name": "plain", "input_tokens": 8, "output_tokens": 4}
+CHATS = {**PLAIN, "name": "chats", "kind": "conversations", "turns": 3}
+PICTURES = {"sizes": ["16x16"], "count": {"uniform": {"min": 1, "max": 2}}, "distinct": 5}
+MIXED = [{"workload": "plain", "content": PLAIN}, {"workload": "chats", "content": CHATS}]
+PROMPTS = "".join(f'{{"prompt": "line {line}", "output_tokens": {line}}}\n' for line in range(1, 9))
+TRACE = "timestamp,input_length,output_length\n" + "".join(f"{at},9,3\n" for at in range(40))
+COLUMNS = {"time": "timestamp", "input_tokens": "input_length", "output_tokens": "output_length"}
+# keys of a workload, and what is in the body of some of its requests
+SENT: dict[str, tuple[dict[str, Any], bytes]] = {
+    "random": (PLAIN, b'"prompt"'),
+    "conversations": (CHATS, b'"prompt"'),
+    "chat": ({**CHATS, "api": "chat"}, b'"assistant"'),
+    "mix": ({"name": "w", "kind": "mix", "parts": MIXED}, b'"prompt"'),
+    "file": ({"name": "w", "kind": "file", "prompts": "prompts.jsonl"}, b"line 8"),
+    "trace": (
+        {"name": "w", "kind": "trace", "trace": "trace.csv", "unit": "ms", "columns": COLUMNS},
+        b'"prompt"',
+    ),
+    "text": ({**PLAIN, "content": {"text": "prompts.jsonl"}}, b"line"),
+    "constrain": (
+        {**PLAIN, "constrain": {"json_schema": {"type": "object"}, "share": 0.5, "variants": 4}},
+        b"variant 3 of 4",
+    ),
+    "adapters": ({**CHATS, "adapters": {"names": ["sql", "law"], "base_share": 0.3}}, b'"law"'),
+    "images": ({**PLAIN, "api": "chat", "images": PICTURES}, b"image_url"),
+}
+
+
+def bodies(load_point: LoadPoint, clients: int) -> dict[int, bytes]:
+    """By request_index, the body of every request of a point that ``clients`` clients share. Each
+    client has a copy of its own, and every second one writes ahead.
+    """
+    sent = {}
+    for client in range(clients):
+        assignment = Assignment.of(pickle.loads(pickle.dumps(load_point)), client, clients)
+        writer = RequestWriter(assignment, [parse_url(TARGETS[0].url)])
+        if client % 2:
+            writer.prewrite()
+        for session in assignment.schedule.own_sessions():
+            for turn in range(assignment.schedule.turns(session)):
+                request = assignment.schedule.request(session, turn, due_ns=0)
+                assert request is not None
+                written = writer.take(request)
+                assert request.index not in sent
+                sent[request.index] = written.wire_bytes.partition(b"\r\n\r\n")[2]
+                if written.prompt is not None:
+                    written.parsed = Parsed(answer_texts=[f"answer {request.index}"])
+                    written.record.output_tokens = 3
+                    writer.answered(written)
+    return sent
+
+
+@pytest.mark.parametrize("sent", SENT)
+def test_any_number_of_clients_sends_the_same_bodies(
+    sent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("prompts.jsonl").write_text(PROMPTS)
+    Path("trace.csv").write_text(TRACE)
+    keys, in_some_body = SENT[sent]
+    workload = Workload.model_validate(keys).resolved(str)
+    dialect = Dialect(
+        f"openai_{workload.api}",
+        "/",
+        prompt_token_ids=workload.api == "completions",
+        images=True,
+        adapter_field="model",
+        constraints=all_kinds(ConstraintForm.STRUCTURED_OUTPUTS),
+    )
+    load_point = point(
+        dialect=dialect, targets=TARGETS[:1], workload=workload, requests=30, duration_s=None
+    )
+    of_one = bodies(load_point, 1)
+    assert sorted(of_one) == list(range(30))
+    assert any(in_some_body in body for body in of_one.values())
+    assert len(set(of_one.values())) > 5
+    assert bodies(load_point, 4) == of_one
+
+
+# -- who is asked, and what waits
 
 
 def test_sessions_go_round_the_replicas_each_with_its_own_name_and_key() -> None:
