@@ -57,7 +57,7 @@ from orchestrator.workloads.file_reading import (
     refuse_traces,
     status_of,
 )
-from orchestrator.workloads.hub import HubDataset, local_file
+from orchestrator.workloads.hub import HubDataset, local_files
 from orchestrator.workloads.images import PictureFiles
 from orchestrator.workloads.kind import (
     PROMPT_STREAM,
@@ -301,13 +301,26 @@ class FileWorkload(Workload):
         return self
 
     @property
-    def file(self) -> str:
-        """The path of the file. Raises ProblemsError for a dataset that cannot be had."""
-        is_here = self.prompts is not None and Path(self.prompts).exists()
-        if self.dataset is not None and not is_here:
-            return local_file(self.dataset).path  # on another node than the plan was made on
-        assert self.prompts is not None  # _has_prompts
-        return self.prompts
+    def files(self) -> tuple[str, ...]:
+        """The paths of the file, or of the files of a split in their order. Raises ProblemsError
+        for a dataset that cannot be had.
+        """
+        if self.dataset is not None and not self.is_here:
+            return local_files(self.dataset).paths  # on another node than the plan was made on
+        return self._placed_files
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this node has all files where the plan says that they are."""
+        files = self._placed_files
+        return bool(files) and all(Path(file).is_file() for file in files)
+
+    @property
+    def _placed_files(self) -> tuple[str, ...]:
+        """The paths where the files were when the plan was made; none before a dataset is had."""
+        if self.prompts is None:
+            return ()
+        return (self.prompts,) if self.dataset is None else self.dataset.beside(self.prompts)
 
     @property
     def counts_answers(self) -> bool:
@@ -320,7 +333,7 @@ class FileWorkload(Workload):
 
     def summary(self) -> Summary:
         """What is in the file. Raises ProblemsError as ``parse_prompts`` does."""
-        return summary(self.file, self.rules)
+        return summary(self.files, self.rules)
 
     def resolved(self, path: Callable[[str], str]) -> Self:
         """Fixes the file's content, so that clients send what was planned or nothing. Raises
@@ -328,10 +341,10 @@ class FileWorkload(Workload):
         """
         dataset = self.dataset
         if dataset is not None and self.prompts is None:
-            downloaded = local_file(dataset)
-            file, dataset = downloaded.path, downloaded.dataset
+            downloaded = local_files(dataset)
+            file, dataset = downloaded.paths[0], downloaded.dataset
         else:
-            file = path(self.prompts or self.file)
+            file = path(self.prompts or self.files[0])
         placed = self.model_copy(update={"prompts": file, "dataset": dataset})
         file_summary = placed.summary()
         placed.check(file_summary)
@@ -492,10 +505,10 @@ class FileRequests(WorkloadKind):
         """Raises ProblemsError for a file that cannot be read, or that is not the one that was
         planned.
         """
-        file = workload.file
-        data = read_file("prompts", file)
-        entries = parse_prompts(data, file, workload.rules)
-        workload.check(Summary.of(data, entries))
+        files = workload.files
+        contents = [read_file("prompts", file) for file in files]
+        entries = parse_files(contents, files, workload.rules)
+        workload.check(Summary.of(b"".join(contents), entries))
         self._counts_answers = workload.counts_answers
         self._entries = [entry for entry in entries if entry]
         if self._counts_answers:
@@ -602,18 +615,38 @@ def _with_answers(entry: PromptEntry) -> PromptEntry:
     return replace(entry, later=tuple(answered))
 
 
-def summary(path: str, rules: FileRules = READ_AS_IS) -> Summary:
-    """Reads a file, again only where it has changed. Raises ProblemsError as ``parse_prompts``
+def summary(paths: tuple[str, ...], rules: FileRules = READ_AS_IS) -> Summary:
+    """Reads files, again only where one has changed. Raises ProblemsError as ``parse_prompts``
     does.
     """
-    status = status_of("prompts", path)
-    return _summary(path, rules, status.st_mtime_ns, status.st_size)
+    statuses = [status_of("prompts", path) for path in paths]
+    versions = tuple(FileVersion(status.st_mtime_ns, status.st_size) for status in statuses)
+    return _summary(paths, rules, versions)
+
+
+class FileVersion(NamedTuple):
+    """What changes when a file does. ``size``: in bytes."""
+
+    mtime_ns: int
+    size: int
 
 
 @lru_cache(maxsize=64)
-def _summary(path: str, rules: FileRules, mtime_ns: int, size: int) -> Summary:
-    data = read_file("prompts", path)
-    return Summary.of(data, parse_prompts(data, path, rules))
+def _summary(
+    paths: tuple[str, ...], rules: FileRules, versions: tuple[FileVersion, ...]
+) -> Summary:
+    contents = [read_file("prompts", path) for path in paths]
+    return Summary.of(b"".join(contents), parse_files(contents, paths, rules))
+
+
+def parse_files(
+    contents: Sequence[bytes], paths: Sequence[str], rules: FileRules = READ_AS_IS
+) -> list[PromptEntry | None]:
+    """The requests of all files, one after the other, as ``parse_prompts`` reads each."""
+    entries: list[PromptEntry | None] = []
+    for path, data in zip(paths, contents, strict=True):
+        entries += _entries_of(data, path, rules)
+    return _checked(entries, paths[0], rules)
 
 
 def parse_prompts(
@@ -626,6 +659,11 @@ def parse_prompts(
     by its name, if its first line is an object, or if all of it is an array of objects. Lines end
     with LF or CR LF; a byte order mark is ignored.
     """
+    return parse_files([data], [path], rules)
+
+
+def _entries_of(data: bytes, path: str, rules: FileRules) -> list[PromptEntry | None]:
+    """The requests of one file, perhaps of several. Raises ProblemsError as ``parse_prompts``."""
     data = unpacked(path, data)
     refuse_traces("prompts", path, data)
     pictures = PictureFiles(Path(path).parent)
@@ -642,27 +680,25 @@ def parse_prompts(
         if not array:
             raise ProblemsError([Problem(f"prompts {path!r} is empty")])
         places = ((f"entry {number}", entry) for number, entry in enumerate(array, start=1))
-        entries = read_each(
+        return read_each(
             "prompts", path, places, lambda entry: _read(entry, entry, rules, pictures)
         )
-    else:
-        first_is_object = isinstance(_json(first), dict)
-        if has_json_name and first.startswith(b"{") and not first_is_object:
-            _refuse_one_object(data, path)
-        numbered = ((f"line {number}", line) for number, line in lines)
-        is_json = has_json_name or first_is_object
-        if not is_json and rules.columns is not None:
-            text = "is text without columns: leave 'columns' out"
-            raise ProblemsError([Problem(f"prompts {path!r} {text}")])
+    first_is_object = isinstance(_json(first), dict)
+    if has_json_name and first.startswith(b"{") and not first_is_object:
+        _refuse_one_object(data, path)
+    numbered = ((f"line {number}", line) for number, line in lines)
+    is_json = has_json_name or first_is_object
+    if not is_json and rules.columns is not None:
+        text = "is text without columns: leave 'columns' out"
+        raise ProblemsError([Problem(f"prompts {path!r} {text}")])
 
-        def read(line: bytes) -> PromptEntry | None:
-            if not is_json:
-                return PromptEntry(user_says(line.decode()))
-            text = line.decode()
-            return _read(_json_line(text), text, rules, pictures)
+    def read(line: bytes) -> PromptEntry | None:
+        if not is_json:
+            return PromptEntry(user_says(line.decode()))
+        text = line.decode()
+        return _read(_json_line(text), text, rules, pictures)
 
-        entries = read_each("prompts", path, numbered, read)
-    return _checked(entries, path, rules)
+    return read_each("prompts", path, numbered, read)
 
 
 def _entries_of_rows(
@@ -679,7 +715,7 @@ def _entries_of_rows(
         return _read(row.keys, row.keys, rules, pictures, is_table=True)
 
     places = ((row.place, row) for row in rows)
-    return _checked(read_each("prompts", path, places, read), path, rules)
+    return read_each("prompts", path, places, read)
 
 
 def _read(

@@ -516,7 +516,7 @@ def test_a_file_is_read_again_only_when_it_changed(
 ) -> None:
     file = tmp_path / "a.txt"
     file.write_text('{"prompt": "x", "output_tokens": 4}\n{"prompt": "y"}\n')
-    first = summary(str(file))
+    first = summary((str(file),))
     assert first == Summary(
         first.digest,
         2,
@@ -527,9 +527,9 @@ def test_a_file_is_read_again_only_when_it_changed(
     )
     with monkeypatch.context() as patch:
         patch.setattr(Path, "read_bytes", lambda _: pytest.fail("read again"))
-        assert summary(str(file)) == first
+        assert summary((str(file),)) == first
     file.write_text("other\n")
-    assert summary(str(file)).digest != first.digest
+    assert summary((str(file),)).digest != first.digest
 
 
 @pytest.mark.parametrize("count", [0, MOST_TOKENS + 1, 3_000_000_000])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from orchestrator.base.errors import InputError, ProblemsError
 from orchestrator.spec.load import Workload
@@ -45,7 +44,7 @@ def workload_documents(workloads: Iterable[Workload], seed: int) -> Iterator[Wor
 
 
 def _document(workload: Workload, seed: int) -> WorkloadDocument:
-    if isinstance(workload, FileWorkload) and not Path(workload.prompts or "").is_file():
+    if isinstance(workload, FileWorkload) and not workload.is_here:
         raise InputError(f"the prompts of {workload.name!r} are not here")
     facts = facts_of(workload, NameOfDraw(), seed, LOOKED_AT)
     sessions = sessions_within(workload, workload.requests(NameOfDraw(), seed), LOOKED_AT)

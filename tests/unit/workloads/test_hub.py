@@ -20,7 +20,7 @@ from orchestrator.base.errors import ProblemsError
 from orchestrator.spec.load import Workload
 from orchestrator.workloads.content import Words
 from orchestrator.workloads.file import FileWorkload
-from orchestrator.workloads.hub import HubDataset, local_file
+from orchestrator.workloads.hub import HubDataset, local_files
 
 COMMIT, OLD_COMMIT, CONVERTED_COMMIT = "a" * 40, "b" * 40, "c" * 40
 
@@ -40,13 +40,36 @@ class Hub(BaseHTTPRequestHandler):
             OLD_COMMIT: {"data/train-0.parquet": parquet_of("old")},
         },
         "me/many": {
-            COMMIT: {f"data/train-{n}.parquet": parquet_of(str(n)) for n in range(3)}
+            COMMIT: {f"data/train-{n}.parquet": parquet_of(str(n)) for n in (2, 0, 1)}
             | {"data/test-0.parquet": parquet_of("test")}
+        },
+        "me/configs": {
+            COMMIT: {
+                "plain/train.parquet": parquet_of("plain"),
+                "files/b.parquet": parquet_of("b"),
+                "files/a.parquet": parquet_of("a"),
+                "files/deep/er/c.parquet": parquet_of("nested"),
+            }
         },
         "me/script": {
             COMMIT: {"script.py": b"raise SystemExit"},
             CONVERTED_COMMIT: {"default/train/0000.parquet": parquet_of("converted")},
         },
+    }
+    CARDS = {
+        "me/configs": {
+            "configs": [
+                {"config_name": "plain"},
+                {
+                    "config_name": "listed",
+                    "default": True,
+                    "data_files": [
+                        {"split": "train", "path": ["files/*.parquet"]},
+                        {"split": "test", "path": "files/**/c.parquet"},
+                    ],
+                },
+            ]
+        }
     }
     REVISIONS = {"main": COMMIT, "refs/convert/parquet": CONVERTED_COMMIT}
 
@@ -61,8 +84,12 @@ class Hub(BaseHTTPRequestHandler):
                 revision = path.removeprefix(info)
                 commit = self.REVISIONS.get(revision, revision)
                 if commit in commits:
-                    siblings = [{"rfilename": file} for file in commits[commit]]
-                    content = {"id": name, "sha": commit, "siblings": siblings}
+                    siblings = [
+                        {"rfilename": file, "size": len(data)}
+                        for file, data in commits[commit].items()
+                    ]
+                    card = self.CARDS.get(name)
+                    content = {"id": name, "sha": commit, "siblings": siblings, "cardData": card}
                     return self._answer(json.dumps(content).encode(), commit)
             if path.startswith(files):
                 commit, _, file = path.removeprefix(files).partition("/")
@@ -90,7 +117,7 @@ class Hub(BaseHTTPRequestHandler):
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A hub on this machine, and an empty cache."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     url = f"http://127.0.0.1:{server.server_address[1]}"
     api = partial(huggingface_hub.HfApi, endpoint=url)
     monkeypatch.setattr(huggingface_hub, "HfApi", api)
@@ -101,38 +128,87 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     server.server_close()
 
 
-def question(path: str) -> str:
-    text: str = pq.read_table(path).column("question").to_pylist()[0]
-    return text
+def questions(dataset: HubDataset) -> list[str]:
+    """The questions of all files of a dataset, in their order."""
+    tables = [pq.read_table(path) for path in local_files(dataset).paths]
+    return [text for table in tables for text in table.column("question").to_pylist()]
 
 
 def test_the_only_file_of_a_split_is_taken_at_its_commit(hub: str) -> None:
-    found = local_file(HubDataset(id="me/one"))
-    assert found.dataset == HubDataset(id="me/one", revision=COMMIT, file="data/train-0.parquet")
-    assert question(found.path) == "new"
-    old = local_file(HubDataset(id="me/one", revision=OLD_COMMIT))
-    assert question(old.path) == "old"
+    newest = HubDataset(id="me/one")
+    pinned = HubDataset(id="me/one", revision=COMMIT, file="data/train-0.parquet")
+    assert local_files(newest).dataset == pinned
+    assert questions(newest) == ["new"]
+    assert questions(HubDataset(id="me/one", revision=OLD_COMMIT)) == ["old"]
 
 
-def test_one_of_several_files_is_named(hub: str) -> None:
-    with pytest.raises(ProblemsError, match=r"has 3 files of the split 'train'.*train-0\.parquet"):
-        local_file(HubDataset(id="me/many"))
-    named = local_file(HubDataset(id="me/many", file="data/train-1.parquet"))
-    assert question(named.path) == "1"
-    assert question(local_file(HubDataset(id="me/many", split="test")).path) == "test"
-    with pytest.raises(ProblemsError, match="has no file 'data/x'; it has data/train-0"):
-        local_file(HubDataset(id="me/many", file="data/x"))
+def test_all_shards_of_a_split_are_taken_in_the_order_of_their_names(hub: str) -> None:
+    many = HubDataset(id="me/many")
+    files = ("data/train-0.parquet", "data/train-1.parquet", "data/train-2.parquet")
+    assert local_files(many).dataset == HubDataset(id="me/many", revision=COMMIT, files=files)
+    assert questions(many) == ["0", "1", "2"]
+    assert questions(HubDataset(id="me/many", split="test")) == ["test"]
+
+
+def test_files_can_be_named(hub: str) -> None:
+    assert questions(HubDataset(id="me/many", file="data/train-1.parquet")) == ["1"]
+    two = ["data/train-2.parquet", "data/train-0.parquet"]
+    assert questions(HubDataset(id="me/many", files=two)) == ["2", "0"]
+    with pytest.raises(ProblemsError, match="has no file 'data/x'; it has data/train-2"):
+        local_files(HubDataset(id="me/many", file="data/x"))
+    with pytest.raises(ValueError, match="'file' and 'files' exclude each other"):
+        HubDataset(id="me/many", file="data/train-1.parquet", files=two)
+
+
+@pytest.mark.parametrize("names", [("en/train.parquet", "de/train.parquet"), ("train-a.csv",) * 2])
+def test_files_that_are_no_shards_are_not_read_as_one_table(
+    hub: str, monkeypatch: pytest.MonkeyPatch, names: tuple[str, str]
+) -> None:
+    files = {names[0]: parquet_of("one"), f"{names[1]}.gz": parquet_of("other")}
+    monkeypatch.setitem(Hub.FILES, "me/other", {COMMIT: files})
+    with pytest.raises(ProblemsError, match=r"2 files of the split 'train' that are not shards"):
+        local_files(HubDataset(id="me/other"))
+
+
+def test_a_split_that_is_larger_than_what_is_read_is_not_downloaded(
+    hub: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.workloads.hub.MOST_FILE_BYTES", 3 * len(parquet_of("0")) - 1)
+    with pytest.raises(ProblemsError, match="GiB in 3 files of the split 'train'"):
+        local_files(HubDataset(id="me/many"))
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"config": "plain"}, ["plain"]),  # by its folder
+        ({"config": "listed"}, ["a", "b"]),  # by the card
+        ({"config": "listed", "split": "test"}, ["nested"]),
+        ({}, ["a", "b"]),  # the card's default
+    ],
+)
+def test_a_configuration_has_files_of_its_own(
+    hub: str, keys: dict[str, str], expected: list[str]
+) -> None:
+    assert questions(HubDataset(id="me/configs", **keys)) == expected
+
+
+def test_a_configuration_without_the_split_is_a_problem(hub: str) -> None:
+    with pytest.raises(ProblemsError, match="'train' of the configuration 'none' that can be read"):
+        local_files(HubDataset(id="me/configs", config="none", revision=COMMIT))
 
 
 def test_a_dataset_of_code_is_taken_as_the_hub_converted_it(hub: str) -> None:
-    found = local_file(HubDataset(id="me/script"))
-    assert (found.dataset.revision, question(found.path)) == (CONVERTED_COMMIT, "converted")
+    script = HubDataset(id="me/script")
+    assert local_files(script).dataset.revision == CONVERTED_COMMIT
+    assert questions(script) == ["converted"]
+    assert questions(HubDataset(id="me/script", config="default")) == ["converted"]
 
 
 @pytest.mark.parametrize("name", ["me/none", "not a name", "../me"])
 def test_what_the_hub_does_not_have_is_a_problem(hub: str, name: str) -> None:
     with pytest.raises(ProblemsError, match=f"dataset '{name}' .main. cannot be had"):
-        local_file(HubDataset(id=name))
+        local_files(HubDataset(id=name))
 
 
 def test_a_plan_keeps_commit_and_content(hub: str, tmp_path: Path) -> None:
@@ -157,3 +233,30 @@ def test_a_plan_keeps_commit_and_content(hub: str, tmp_path: Path) -> None:
     # another node, whose cache lies elsewhere
     elsewhere = again.model_copy(update={"prompts": "/nowhere/train.parquet"})
     assert elsewhere.requests(Words(), 0).turns(0) == 1
+
+
+def test_a_plan_of_shards_is_read_here_and_elsewhere(
+    hub: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = {"prompt": "question", "output_tokens": "limit"}
+    keys = {"name": "w", "kind": "file", "dataset": {"id": "me/many"}, "columns": columns}
+    planned = Workload.model_validate(keys).resolved(str)
+    assert isinstance(planned, FileWorkload)
+    read = FileWorkload.model_validate_json(planned.model_dump_json())
+    elsewhere = read.model_copy(update={"prompts": "/nowhere/data/train-0.parquet"})
+    for workload in (read, elsewhere):
+        requests = workload.requests(Words(), 0)
+        texts = [requests.prompt(n, 0, "measure", ()).messages[0].text for n in range(4)]
+        assert texts == ["0", "1", "2", "0"]
+    assert (read.is_here, elsewhere.is_here) == (True, False)
+
+    def refuse(dataset: object) -> None:
+        raise AssertionError(f"{dataset} was asked for")
+
+    monkeypatch.setattr("orchestrator.workloads.file.local_files", refuse)
+    assert read.summary().prompts == 3
+    last = Path(read.files[2])
+    last.unlink()  # a link into the cache
+    last.write_bytes(parquet_of("another"))
+    with pytest.raises(ProblemsError, match="is not the file that was planned"):
+        read.requests(Words(), 0)

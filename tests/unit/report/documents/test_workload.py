@@ -65,7 +65,7 @@ def test_nothing_is_downloaded_for_a_page(monkeypatch: pytest.MonkeyPatch) -> No
     def refuse(dataset: object) -> None:
         raise AssertionError(f"{dataset} was asked for")
 
-    monkeypatch.setattr("orchestrator.workloads.file.local_file", refuse)
+    monkeypatch.setattr("orchestrator.workloads.file.local_files", refuse)
     keys = {"name": "w", "kind": "file", "dataset": {"id": "me/one"}, "output_tokens": 3}
     (document,) = workload_documents([Workload.model_validate(keys)], seed=0)
     assert document.facts is None
