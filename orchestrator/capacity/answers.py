@@ -201,6 +201,8 @@ class RankedDeployment:
     ``estimate``: set where a search claims nothing yet: the load that is expected to hold. The
     throughput is then the one that is expected at that load, and ``point`` is the probe from which
     it is computed. ``if_slower``: None: the best level holds even then, or that is not known.
+    ``sends_whole_trace``: the best level sends all of a trace that lower levels thin, so that no
+    higher rate can be sent.
     """
 
     point: StoredPoint
@@ -213,6 +215,7 @@ class RankedDeployment:
     divisor: float = 1.0
     estimate: Estimate | None = None
     if_slower: HeldIfSlower | None = None
+    sends_whole_trace: bool = False
 
     @property
     def is_estimate(self) -> bool:

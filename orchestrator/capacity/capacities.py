@@ -51,6 +51,7 @@ from orchestrator.capacity.levels import at_levels
 from orchestrator.capacity.probe_outcome import ProbeOutcome, outcome_of_point
 from orchestrator.results.validity import LASTING_VERDICTS, Validity
 from orchestrator.spec.load import Level, Limit, Per, Slo
+from orchestrator.workloads.fidelity import RATE_DIFFERS
 
 # statuses of searches that would go on with more time, longer probes or more clients
 _UNFINISHED = ("budget", "unresolved", "client_bound")
@@ -474,7 +475,16 @@ def _ranked(
         capacity=claim,
         divisor=divisor,
         if_slower=_held_if_slower(point, usable, divisor),
+        sends_whole_trace=_sends_whole_trace(point, usable),
     )
+
+
+def _sends_whole_trace(point: StoredPoint, usable: Sequence[StoredPoint]) -> bool:
+    """Whether a point sends all sessions of a trace that other levels thin."""
+    factor = point.head.rate_factor
+    if factor is None or factor < 1 - RATE_DIFFERS:
+        return False
+    return any(other.head.thinned_share for other in usable)
 
 
 def _held_if_slower(

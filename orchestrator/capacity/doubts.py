@@ -196,6 +196,8 @@ def _remedy_to_reach(deployment: RankedDeployment) -> Remedy:
     capacity = deployment.capacity
     if capacity is not None and capacity.status == "not_the_limit":
         return Remedy.STRETCH
+    if deployment.sends_whole_trace:
+        return Remedy.STRETCH
     return Remedy.HIGHER_LEVELS
 
 

@@ -74,6 +74,22 @@ def test_without_a_level_that_fails_the_best_is_a_lower_bound(stored: StoredLeve
     assert NoteKind.NO_LEVEL_FAILED in [note.kind for note in ranked.notes]
 
 
+@pytest.mark.parametrize(
+    ("levels", "thinned_share", "is_whole"),
+    [((5, 10), 0.5, True), ((5, 10), 0.0, False), ((5,), 0.5, False)],
+)
+def test_the_highest_rate_of_a_thinned_trace_is_the_recorded_one(
+    stored: StoredLevels, levels: tuple[float, ...], thinned_share: float, is_whole: bool
+) -> None:
+    for level in levels:
+        share = thinned_share if level < 10 else 0.0
+        factors = {"rate_factor": level / 10, "thinned_share": share}
+        stored.level("d0", level, arrivals="trace", **factors)
+    ranked = answer(stored).ranked
+    assert ranked is not None
+    assert ranked.sends_whole_trace is is_whole
+
+
 def test_a_dip_below_the_best_level_is_noted(stored: StoredLevels) -> None:
     for level, good in ((5, 0.5), (10, 1.0), (20, 0.5)):
         stored.level("d0", level, good)

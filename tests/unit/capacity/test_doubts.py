@@ -190,6 +190,9 @@ def test_an_unreached_capacity_is_in_doubt_unless_levels_are_open() -> None:
     thinned = replace(lower_bound, capacity=claim("not_the_limit"))
     (doubt,) = unsettled_doubts([answer("a", ranked=thinned)], None)
     assert doubt.remedy is Remedy.STRETCH
+    whole_trace = replace(lower_bound, sends_whole_trace=True)
+    (doubt,) = unsettled_doubts([answer("a", ranked=whole_trace)], None)
+    assert doubt.remedy is Remedy.STRETCH
     with_open = answer("a", ranked=lower_bound, open_levels=(LEVEL,))
     assert kinds(unsettled_doubts([with_open], None)) == [DoubtKind.OPEN_LEVELS]
 
