@@ -28,6 +28,32 @@ class TraceColumns(Strict):
         default=None,
         description="The column of how long the recorded request took, in the unit of the times.",
     )
+    images: OneLine | None = Field(
+        default=None,
+        description="The column that counts images, whose sizes `images` of the workload says.",
+    )
+    blocks: OneLine | None = Field(
+        default=None,
+        description="The column of lists of whole numbers that name the prompt's blocks (Parquet, "
+        "JSON lines): equal names are equal tokens.",
+    )
+    block_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        le=MOST_TOKENS,
+        description="Tokens of each of `blocks`; the last of a prompt may be shorter.",
+    )
+
+    @property
+    def names(self) -> list[str]:
+        """The columns that are given."""
+        return [*self.model_dump(exclude_none=True, exclude={"block_tokens"}).values()]
+
+    @model_validator(mode="after")
+    def _blocks_have_a_size(self) -> Self:
+        if (self.blocks is None) != (self.block_tokens is None):
+            raise ValueError("give 'blocks' and 'block_tokens' together")
+        return self
 
 
 class Filter(Strict):

@@ -24,7 +24,7 @@ import gzip
 import zlib
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, cast
 
@@ -52,12 +52,14 @@ JSON_LENGTHS = TraceColumns(
     time="timestamp", input_tokens="input_length", output_tokens="output_length"
 )
 IMAGES = "NumImages"  # Azure 2025
+BLOCKS = "hash_ids"  # of all published traces that have blocks
 
 
 @dataclass(frozen=True, slots=True)
 class TraceFormat:
     """How a file is read. ``columns``: None for WEKA's sessions, which are no rows. ``unit``: of
-    times that are numbers. ``block_tokens``: that each of ``hash_ids`` stands for.
+    times that are numbers. ``block_tokens``: that each name in the column ``blocks`` stands for;
+    None: rows have no blocks.
     """
 
     name: str
@@ -65,6 +67,7 @@ class TraceFormat:
     unit: str | None = None
     block_tokens: int | None = None
     images: str | None = None  # the column that counts images
+    blocks: str = BLOCKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +201,7 @@ def wanted_format(
     ProblemsError where it has none, or another than the user says.
     """
     if columns is not None:
-        return TraceFormat("columns", columns, unit=unit)
+        return _own_format(path, columns, unit, header)
     format_found = format_of(header, name)
     if format_found is None:
         names = ", ".join(header.names)[:120]
@@ -219,8 +222,24 @@ def wanted_format(
     if unit is not None and format_found.unit is None:
         raise problem(path, "has dates as its times, which have no 'unit'")
     if unit is not None:
-        return TraceFormat(format_found.name, format_found.columns, unit, format_found.block_tokens)
+        return replace(format_found, unit=unit)
     return format_found
+
+
+def _own_format(path: str, columns: TraceColumns, unit: str | None, header: Header) -> TraceFormat:
+    """The format of a table whose columns the user names."""
+    if columns.blocks is None:
+        return TraceFormat("columns", columns, unit=unit, images=columns.images)
+    if header.kind == "csv":
+        raise problem(path, "is a CSV file, whose cells are no lists: leave 'blocks' out")
+    return TraceFormat(
+        "columns",
+        columns,
+        unit=unit,
+        block_tokens=columns.block_tokens,
+        images=columns.images,
+        blocks=columns.blocks,
+    )
 
 
 def used_columns(trace_format: TraceFormat, filters: Sequence[Filter]) -> set[str]:
@@ -228,11 +247,11 @@ def used_columns(trace_format: TraceFormat, filters: Sequence[Filter]) -> set[st
     if trace_format.columns is None:  # WEKA's sessions; for their requests: used_request_keys
         return {"block_size", "hash_id_scope", "requests", "id"}
     used = {row_filter.column for row_filter in filters}
-    used |= set(trace_format.columns.model_dump(exclude_none=True).values())
+    used |= set(trace_format.columns.names)
     if trace_format.images is not None:
         used.add(trace_format.images)
     if trace_format.block_tokens is not None:
-        used.add("hash_ids")
+        used.add(trace_format.blocks)
     if trace_format.name == "bailian":
         used |= {"chat_id", "parent_chat_id"}
     return used

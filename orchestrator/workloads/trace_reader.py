@@ -31,6 +31,7 @@ from orchestrator.base.errors import ProblemsError
 from orchestrator.spec.load import MOST_TOKENS
 from orchestrator.spec.traces import Filter, TraceColumns, cell_text
 from orchestrator.workloads.trace_formats import (
+    BLOCKS,
     MOST_CELL_BYTES,
     OPENING,
     UNITS_NS,
@@ -288,7 +289,8 @@ def _batch_of(
     inputs = _whole(path, batch, columns.input_tokens, row)
     blocks = None
     if trace_format.block_tokens is not None:
-        blocks = _blocks(path, batch, inputs, trace_format.block_tokens, row)
+        names = batch.column(trace_format.blocks)
+        blocks = _blocks(path, trace_format.blocks, names, inputs, trace_format.block_tokens, row)
     return RowBatch(
         row=row,
         times_ns=times_ns,
@@ -305,14 +307,14 @@ def _batch_of(
 
 
 def _blocks(
-    path: str, batch: pa.RecordBatch, inputs: Ints, block_tokens: int, row: int
+    path: str, name: str, cells: pa.Array, inputs: Ints, block_tokens: int, row: int
 ) -> list[Sequence[int]]:
-    """The ``hash_ids`` of each row of a table. ``row``: the number of the first."""
+    """The names of the blocks of each row of a table. ``row``: the number of the first."""
     blocks: list[Sequence[int]] = []
-    prompts = zip(batch.column("hash_ids").to_pylist(), inputs.tolist(), strict=True)
-    for number, (names, tokens) in enumerate(prompts, start=row):
+    prompts = zip(cells.to_pylist(), inputs.tolist(), strict=True)
+    for number, (cell, tokens) in enumerate(prompts, start=row):
         place = f"row {number}"
-        blocks.append(_blocks_of_prompt(path, place, {"hash_ids": names}, tokens, block_tokens))
+        blocks.append(_blocks_of_prompt(path, place, {name: cell}, name, tokens, block_tokens))
     return blocks
 
 
@@ -434,6 +436,7 @@ class _JsonRows:
     parents: list[Any] = field(default_factory=list)
     elapsed: list[Any] = field(default_factory=list)
     blocks: list[Sequence[int]] = field(default_factory=list)
+    images: list[int] = field(default_factory=list)
     has_image: list[bool] = field(default_factory=list)
     keys: set[str] = field(default_factory=set)
 
@@ -501,8 +504,11 @@ def _add_json_row(
         rows.parents.append(_session(path, place, keys, "parent_chat_id"))
         rows.has_image.append(keys.get(CONTENT) == IMAGE)
     if trace_format.block_tokens is not None:
-        block_tokens = trace_format.block_tokens
-        rows.blocks.append(_blocks_of_prompt(path, place, keys, rows.inputs[-1], block_tokens))
+        name, block_tokens = trace_format.blocks, trace_format.block_tokens
+        tokens = rows.inputs[-1]
+        rows.blocks.append(_blocks_of_prompt(path, place, keys, name, tokens, block_tokens))
+    if trace_format.images is not None:
+        rows.images.append(whole_number(path, place, keys, trace_format.images))
     rows.is_kept.append(
         all(cell_text(keys.get(row_filter.column)) in row_filter.values for row_filter in filters)
     )
@@ -528,29 +534,29 @@ def whole_number(path: str, place: str, keys: Mapping[str, Any], name: str) -> i
     )
 
 
-def block_ids(path: str, place: str, keys: Mapping[str, Any]) -> Sequence[int]:
-    """The ``hash_ids`` of a request. Raises ProblemsError where they are no whole numbers."""
-    blocks = keys.get("hash_ids")
+def block_ids(path: str, place: str, keys: Mapping[str, Any], name: str = BLOCKS) -> Sequence[int]:
+    """The names of a request's blocks. Raises ProblemsError where they are no whole numbers."""
+    blocks = keys.get(name)
     if isinstance(blocks, list) and all(map(_is_block, blocks)):
         return blocks
     raise problem(
         path,
-        f"{place}: hash_ids are {str(blocks)[:60]!r}; give whole numbers from 0 to {MOST_BLOCK}",
+        f"{place}: {name} are {str(blocks)[:60]!r}; give whole numbers from 0 to {MOST_BLOCK}",
     )
 
 
 def _blocks_of_prompt(
-    path: str, place: str, keys: Mapping[str, Any], tokens: int, block_tokens: int
+    path: str, place: str, keys: Mapping[str, Any], name: str, tokens: int, block_tokens: int
 ) -> Sequence[int]:
-    """The ``hash_ids`` of a prompt, one for every ``block_tokens``. Raises ProblemsError where they
-    are fewer or more.
+    """The names of the blocks of a prompt, one for every ``block_tokens``. Raises ProblemsError
+    where they are fewer or more.
     """
-    blocks = block_ids(path, place, keys)
+    blocks = block_ids(path, place, keys, name)
     needed = -(-tokens // block_tokens)
     if len(blocks) != needed:
         raise problem(
             path,
-            f"{place}: {len(blocks)} hash_ids for {tokens} tokens; there is one for every "
+            f"{place}: {len(blocks)} {name} for {tokens} tokens; there is one for every "
             f"{block_tokens}, so {needed}",
         )
     return blocks
@@ -586,6 +592,7 @@ def _json_batch(
         sessions=rows.sessions or None,
         parents=rows.parents or None,
         elapsed_ns=elapsed_ns,
+        images=np.array(rows.images, np.int64) if rows.images else None,
         blocks=rows.blocks or None,
         has_image=np.array(rows.has_image, bool) if rows.has_image else None,
         keys=frozenset(rows.keys),

@@ -222,7 +222,7 @@ def _named_columns(rules: TraceRules) -> list[str]:
     """The columns that the user names."""
     named = [row_filter.column for row_filter in rules.filters]
     if rules.columns is not None:
-        named += rules.columns.model_dump(exclude_none=True).values()
+        named += rules.columns.names
     return named
 
 

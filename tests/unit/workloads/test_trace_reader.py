@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from orchestrator.base.errors import ProblemsError
 from orchestrator.workloads import trace_reader
@@ -94,6 +95,34 @@ def test_a_published_trace_as_parquet_is_the_same(tmp_path: Path, text: str) -> 
     assert again.digest == read.digest
     assert again.unused == read.unused
     assert again.images_as_text == read.images_as_text
+
+
+@pytest.mark.parametrize("is_parquet", [False, True])
+def test_own_columns_may_name_blocks_and_count_images(tmp_path: Path, is_parquet: bool) -> None:
+    text = lines(
+        {"at": 0, "in": 20, "out": 3, "names": [5, 6, 7], "pictures": 2},
+        {"at": 1, "in": 9, "out": 4, "names": [5, 8], "pictures": 0},
+    )
+    columns = OWN | {"blocks": "names", "block_tokens": 8, "images": "pictures"}
+    keys = {"columns": columns, "unit": "s", **traces.PICTURES}
+    read = rows(tmp_path / "t", as_parquet(text) if is_parquet else text, **keys)
+    assert read.blocks is not None and read.first_block is not None and read.images is not None
+    assert read.blocks.tolist() == [5, 6, 7, 5, 8]
+    assert read.first_block.tolist() == [0, 3, 5]
+    assert (read.block_tokens, read.images.tolist()) == (8, [2, 0])
+    assert read.unused == ()
+    few = text.replace("[5, 8]", "[5]")
+    with pytest.raises(ProblemsError, match="row 2: 1 names for 9 tokens; there is one for every"):
+        rows(tmp_path / "u", as_parquet(few) if is_parquet else few, **keys)
+
+
+def test_blocks_need_lists_and_a_size(tmp_path: Path) -> None:
+    own = OWN | {"blocks": "names"}
+    text = "at,in,out,names\n0,20,3,5\n"
+    with pytest.raises(ProblemsError, match="is a CSV file, whose cells are no lists"):
+        rows(tmp_path / "t", text, columns=own | {"block_tokens": 8}, unit="s")
+    with pytest.raises(ValidationError, match="give 'blocks' and 'block_tokens' together"):
+        rows(tmp_path / "t", text, columns=own, unit="s")
 
 
 def test_a_parquet_trace_counts_images(tmp_path: Path) -> None:
