@@ -30,7 +30,7 @@ from orchestrator.workloads.segments import (
     EndlessCache,
     NameOfDraw,
     PromptContents,
-    are_known,
+    known_parts,
     share_tokens,
 )
 from orchestrator.workloads.trace import TraceRequests
@@ -39,7 +39,7 @@ COLUMN = "expected_cached_tokens"
 # Of a point; more would keep a client busy for minutes after its load.
 MOST_SESSIONS = 500_000
 ROWS_AT_ONCE = 100_000  # that are read and written again
-_NEEDED = ("request_index", "session", "turn", "phase", "status", "output_tokens")
+_NEEDED = ("request_index", "session", "turn", "phase", "status", "output_tokens", "part")
 
 
 def with_expected_hits(requests: RowFile, assignment: Assignment) -> RowFile:
@@ -52,17 +52,18 @@ def with_expected_hits(requests: RowFile, assignment: Assignment) -> RowFile:
     block_tokens = point.cache_block_tokens
     if block_tokens is None or not requests.rows:
         return requests
-    if not are_known(point.workload, assignment.kind):
+    parts = known_parts(point.workload, assignment.kind)
+    if not parts:
         return requests
     with pq.ParquetFile(requests.open()) as file:
-        answered = _Answered.of(file.read(list(_NEEDED), use_threads=False))
+        answered = _Answered.of(file.read(list(_NEEDED), use_threads=False), parts)
     if not share_tokens(point.workload):
         expected: Ints = np.zeros(requests.rows, np.int64)
     elif answered.sessions.size and int(answered.sessions.max()) < MOST_SESSIONS:
-        expected = _Expectation(assignment, block_tokens).of(answered)
+        expected = _Expectation(assignment, block_tokens, parts).of(answered)
     else:
         return requests
-    return _rewritten(requests, pa.array(expected, pa.int32(), mask=~answered.is_ok))
+    return _rewritten(requests, pa.array(expected, pa.int32(), mask=~answered.is_counted))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +73,12 @@ class _Answered:
     sessions: Ints
     turns: Ints
     is_warmup: Bools
-    is_ok: Bools
+    is_counted: Bools  # was answered, and is of a part whose prompts are known
     answer_tokens: Ints
 
     @classmethod
-    def of(cls, rows: pa.Table) -> _Answered:
+    def of(cls, rows: pa.Table, parts: frozenset[str | None]) -> _Answered:
+        """``parts``: whose prompts are known."""
         indices = rows["request_index"].to_numpy().astype(np.int64)
         sessions = indices  # where requests name no session, each is one
         if not rows["session"].null_count:
@@ -85,13 +87,13 @@ class _Answered:
             sessions=sessions,
             turns=_whole(rows["turn"]),
             is_warmup=_equals(rows["phase"], "warmup"),
-            is_ok=_equals(rows["status"], RequestStatus.OK),
+            is_counted=_equals(rows["status"], RequestStatus.OK) & _is_of(rows["part"], parts),
             answer_tokens=_whole(rows["output_tokens"]),
         )
 
     def by_session(self) -> Iterator[tuple[int, list[int]]]:
-        """Each session with the places of its answered requests, in the order of their turns."""
-        places = np.flatnonzero(self.is_ok)
+        """Each session with the places of its counted requests, in the order of their turns."""
+        places = np.flatnonzero(self.is_counted)
         in_order = places[np.lexsort((self.turns[places], self.sessions[places]))]
         sessions = self.sessions[in_order]
         begins = np.flatnonzero(np.diff(sessions, prepend=-1))
@@ -103,6 +105,14 @@ def _equals(column: pa.ChunkedArray, text: str) -> Bools:
     return np.asarray(pc.equal(column, str(text)).to_numpy(), np.bool_)
 
 
+def _is_of(column: pa.ChunkedArray, parts: frozenset[str | None]) -> Bools:
+    """Whether requests are of one of these parts; None stands for a workload that is no mix."""
+    if None in parts:
+        return np.ones(len(column), np.bool_)
+    names = pa.array(sorted(map(str, parts)), pa.string())
+    return np.asarray(pc.is_in(column.cast(pa.string()), value_set=names).to_numpy(), np.bool_)
+
+
 def _whole(column: pa.ChunkedArray) -> Ints:
     """Whole numbers, with 0 for null."""
     return np.asarray(column.fill_null(0).to_numpy(), np.int64)
@@ -111,8 +121,12 @@ def _whole(column: pa.ChunkedArray) -> Ints:
 class _Expectation:
     """The expected hits of a client's requests. Each target has a cache of its own."""
 
-    def __init__(self, assignment: Assignment, block_tokens: int) -> None:
+    def __init__(
+        self, assignment: Assignment, block_tokens: int, parts: frozenset[str | None]
+    ) -> None:
+        """``parts``: whose prompts are known; other parts have no tokens in common with them."""
         point = assignment.point
+        self._parts = parts
         self._assignment = assignment
         self._kind = _named(assignment)
         self._contents = PromptContents(self._kind)
@@ -150,6 +164,8 @@ class _Expectation:
 
     def _take_from_others(self, session: int, near_phase: str) -> None:
         """Adds the prompts of a session that another client sent, as far as others share them."""
+        if self._kind.part(session) not in self._parts:
+            return
         cache = self._caches[self._assignment.target(session)]
         schedule = self._assignment.schedule
         phase = near_phase

@@ -40,6 +40,7 @@ from orchestrator.results.validity import Validity
 from orchestrator.spec.load import Scale
 from orchestrator.telemetry.gpu_condition import GpuCondition
 from orchestrator.workloads.fidelity import RATE_DIFFERS, fidelity_of
+from orchestrator.workloads.segments import uncounted
 
 BUSY_CPU_SHARE = 0.7
 # How often the end-to-end time must fit into the window. The throughput of a shorter window depends
@@ -377,9 +378,14 @@ def _hits(counts: RequestCounts, engine_side: EngineSide | None) -> dict[str, fl
         hits["cached_share"] = counts.share("cached_tokens", "cached_tokens_of")
     elif engine_side is not None and engine_side.prefix_hit_share is not None:
         hits["cached_share"] = engine_side.prefix_hit_share
-    if counts.sums["expected_hits_of"]:
+    if counts.sums["expected_hits_of"] and not _has_unexpected(counts):
         hits["expected_cached_share"] = counts.share("expected_hits", "expected_hits_of")
     return hits
+
+
+def _has_unexpected(counts: RequestCounts) -> bool:
+    """Whether no hits can be expected of some answered requests: those of a mix's other parts."""
+    return counts.sums["expected_hits_of"] < counts.sums["cached_tokens_of"]
 
 
 def _drafts(engine_side: EngineSide | None) -> dict[str, float]:
@@ -531,7 +537,7 @@ def _notes(
         notes += _exceeded([MANY_FAILED, CUT_OFF], evidence)
     notes += _notes_on_the_rate(evidence, point)
     notes += _exceeded([*NOTES, CONSTRAINT_CUT, CONSTRAINT_UNCHECKED], evidence)
-    notes += _notes_on_hits(counts, evidence)
+    notes += _notes_on_hits(counts, evidence, point)
     notes += _notes_on_drafts(evidence, point)
     notes += _notes_on_fidelity(evidence, point)
     notes += _notes_on_answers(counts, evidence, point)
@@ -584,7 +590,9 @@ def _overload(
     ]
 
 
-def _notes_on_hits(counts: RequestCounts, evidence: dict[str, float]) -> list[str]:
+def _notes_on_hits(
+    counts: RequestCounts, evidence: dict[str, float], point: LoadPoint
+) -> list[str]:
     """How many prompt tokens came from the engine's prefix cache, and whether that is what was to be
     expected of what was sent.
     """
@@ -594,9 +602,13 @@ def _notes_on_hits(counts: RequestCounts, evidence: dict[str, float]) -> list[st
         note = f"{cached_share:.1%} of prompt tokens came from the engine's prefix cache"
         if "expected_cached_share" in evidence:
             note += f"; {evidence['expected_cached_share']:.1%} were expected of an unlimited cache"
+        else:
+            note += _without_expectation(counts, point)
         notes.append(note)
-    if "cached_share" not in evidence or "expected_cached_share" not in evidence:
+    if "cached_share" not in evidence or not counts.sums["expected_hits_of"]:
         return notes
+    if _has_unexpected(counts) and not counts.sums["reports_of_hits"]:
+        return notes  # the engine's metrics do not say whose hits they count
     measured = cached_share
     if counts.sums["reports_of_hits"]:
         measured = counts.share("measured_hits", "expected_hits_of")
@@ -619,6 +631,21 @@ def _notes_on_hits(counts: RequestCounts, evidence: dict[str, float]) -> list[st
             "room for them, or the chat template rewrites what was said before"
         )
     return notes
+
+
+def _without_expectation(counts: RequestCounts, point: LoadPoint) -> str:
+    """Why nobody can say how many hits were to be expected, and of which requests one can."""
+    try:
+        contents = uncounted(point.workload)
+    except ProblemsError:
+        return ""  # its file can no longer be read
+    if not contents:
+        return ""
+    text = f"; no expectation: prompts hold {' and '.join(contents)}"
+    if counts.sums["expected_hits_of"]:
+        expected = counts.share("expected_hits", "expected_hits_of")
+        text += f"; of the other parts {expected:.1%} were expected of an unlimited cache"
+    return text
 
 
 def _notes_on_drafts(evidence: dict[str, float], point: LoadPoint) -> list[str]:

@@ -8,6 +8,7 @@ upper bound of prefix hits, without any engine.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -192,6 +193,48 @@ def are_known(workload: Workload, kind: WorkloadKind) -> bool:
     """
     sends_tools = any(part.tools is not None for part in workload.with_parts())
     return not sends_tools and not has_slices(workload) and _are_counted(kind)
+
+
+def known_parts(workload: Workload, kind: WorkloadKind) -> frozenset[str | None]:
+    """The parts of a mix whose prompts have known segments (``are_known``). Of a workload that is no
+    mix: None, as its requests name no part, where its segments are known.
+    """
+    if not isinstance(kind, MixRequests) or not isinstance(workload, MixWorkload):
+        return frozenset({None}) if are_known(workload, kind) else frozenset()
+    return frozenset(
+        content.name
+        for content in workload.contents
+        if are_known(content, kind.kinds[content.name])
+    )
+
+
+class Uncounted(StrEnum):
+    """What prompts hold where their segments are not known."""
+
+    SLICES = "slices of a text"
+    FILE_TEXTS = "texts of a file"
+    IMAGES = "images"
+    TOOLS = "tools"
+
+
+def uncounted(workload: Workload) -> list[Uncounted]:
+    """Why the segments of prompts, or of those of a part, are not known. Empty: they are, or a file
+    can no longer be read; for some files that raises ProblemsError.
+    """
+    contents: set[Uncounted] = set()
+    for part in workload.with_parts():
+        source = part.content_source()
+        if source is None:
+            return []
+        if source == "text":
+            contents.add(Uncounted.SLICES)
+        if source == "file":
+            contents.add(Uncounted.FILE_TEXTS)
+        if part.sends_images():
+            contents.add(Uncounted.IMAGES)
+        if part.tools is not None:
+            contents.add(Uncounted.TOOLS)
+    return [content for content in Uncounted if content in contents]
 
 
 def has_slices(workload: Workload) -> bool:

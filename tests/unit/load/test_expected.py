@@ -96,10 +96,26 @@ def test_nothing_is_expected_of_slices_of_a_text_that_may_begin_alike(tmp_path: 
     slices = point_of(content={"text": str(text)}, shared_prefix_tokens=64)
     assert set(expected(slices).values()) == {None}
     assert None not in expected(point_of(content="words")).values()
-    part = {"workload": "w", "content": slices.workload, "weight": 1}
-    other = {"workload": "v", "content": point_of(name="v").workload, "weight": 1}
-    mixed = Workload.model_validate({"name": "mixed", "kind": "mix", "parts": [part, other]})
-    assert set(expected(replace(slices, workload=mixed)).values()) == {None}
+
+
+def test_the_other_parts_of_a_mix_keep_their_expectation(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("one two three four five six\n" * 20)
+    slices = point_of(name="slices", content={"text": str(text)}).workload
+    prefixed = point_of(name="prefixed", shared_prefix_tokens=100).workload
+    parts = [{"workload": part.name, "content": part, "weight": 1} for part in (slices, prefixed)]
+    mixed = Workload.model_validate({"name": "mixed", "kind": "mix", "parts": parts})
+    point = replace(point_of(), workload=mixed, requests=40)
+    kind = Assignment.of(point, 0, 1).kind
+    hits = expected(point)
+    by_part: dict[str | None, list[int | None]] = {}
+    for session, tokens in sorted(hits.items()):
+        by_part.setdefault(kind.part(session), []).append(tokens)
+    assert set(by_part["slices"]) == {None}
+    first, *later = by_part["prefixed"]
+    assert first == 0
+    assert set(later) == {96}
+    assert expected(point, 0, 2) | expected(point, 1, 2) == hits
 
 
 TALK = {"kind": "conversations", "turns": 3}

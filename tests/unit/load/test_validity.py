@@ -674,6 +674,28 @@ def test_hits_that_nobody_reports_are_not_judged() -> None:
     assert "cached_share" not in judged.evidence
 
 
+def test_hits_without_an_expectation_say_why(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("one two three\n" * 20)
+    keys = {"name": "w", "input_tokens": 9, "output_tokens": 9}
+    slices = Workload.model_validate(keys | {"content": {"text": str(tmp_path / "t.txt")}})
+    point = replace(WARM, workload=slices)
+    nothing = table(warmup=100, cached_tokens=[30] * 400)
+    judged = verdict(nothing, of=point)
+    assert judged.reasons == [
+        "30.0% of prompt tokens came from the engine's prefix cache; no expectation: prompts hold "
+        "slices of a text"
+    ]
+    a_part = table(
+        warmup=100, cached_tokens=[80, 48] * 200, expected_cached_tokens=[None, 16] * 200
+    )
+    judged = verdict(a_part, of=point)
+    assert "expected_cached_share" not in judged.evidence
+    assert judged.reasons[-2].endswith(
+        "slices of a text; of the other parts 16.0% were expected of an unlimited cache"
+    )
+    assert "(48.0%) than this run had sent before (16.0%)" in judged.reasons[-1]
+
+
 def drafts(workload: Workload, **dialect: Any) -> list[str]:
     """What a point with drafts says of them."""
     names = [field.name for field in fields(EngineSide)]
