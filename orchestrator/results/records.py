@@ -525,8 +525,8 @@ class HostRow(AttemptKey):
     foreign_cpu_share: A[
         float | None,
         "share of all cores' time used by neither the sweep's engines nor its clients since the "
-        "reading before that has it; every 5 s and at the end. On the host of `load`, a server that "
-        "runs there counts as well",
+        "reading before that has it; every 5 s and at the end. On the host of `load`, a server "
+        "that runs there counts as well",
     ] = None
     engine_cpu_s: A[
         float | None, "CPU seconds of the launch's processes on this host since the first reading"
