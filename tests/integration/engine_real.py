@@ -63,6 +63,19 @@ def script(name: str, folder: str = "scripts") -> ModuleType:
     return module
 
 
+def vision_model(folder: Path) -> Path:
+    """A tiny model that sees, made in ``folder``. Without Pillow in the environment of transformers
+    the test is skipped.
+    """
+    python = home_of("transformers") / "bin" / "python"
+    if subprocess.run([python, "-c", "import PIL"], capture_output=True).returncode != 0:
+        pytest.skip("this environment has no Pillow: install it anew (scripts/install_engines.py)")
+    script("make_tiny_model").make(folder / "text")
+    maker = ROOT / "tests/integration/tiny_vision_model.py"
+    subprocess.run([python, maker, folder / "text", folder / "vision"], check=True)
+    return folder / "vision"
+
+
 def home_of(engine: str) -> Path:
     """The environment of a real engine; the test is skipped where there is none.
 

@@ -5,7 +5,6 @@ says, and change what they answer.
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ from orchestrator.load.client import LoadClient
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.spec.load import Level, Workload
 from orchestrator.workloads.images import image_part, png
-from tests.integration.engine_real import CORES, ROOT, Running, home_of, running, script, settings
+from tests.integration.engine_real import CORES, Running, running, settings, vision_model
 
 pytestmark = pytest.mark.timeout(240)
 ENGINES: dict[str, dict[str, Any]] = {
@@ -40,14 +39,7 @@ REQUESTS = 6
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    python = home_of("transformers") / "bin" / "python"
-    if subprocess.run([python, "-c", "import PIL"], capture_output=True).returncode != 0:
-        pytest.skip("this environment has no Pillow: install it anew (scripts/install_engines.py)")
-    folder = tmp_path_factory.mktemp("models")
-    script("make_tiny_model").make(folder / "text")
-    maker = ROOT / "tests/integration/tiny_vision_model.py"
-    subprocess.run([python, maker, folder / "text", folder / "vision"], check=True)
-    return folder / "vision"
+    return vision_model(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.harness import ROOT, assert_nothing_left, orchestrator
-from tests.integration.engine_real import home_of
+from tests.integration.engine_real import home_of, vision_model
 from tests.integration.lora import write_adapter
 
 pytestmark = [pytest.mark.vllm, pytest.mark.long, pytest.mark.timeout(1800)]
@@ -44,6 +44,7 @@ VARIED: dict[str, list[dict[str, Any]]] = {
     "readers": [],
     "replicas-or-tp": [{"grid": {"tensor_parallel_size": [1, 2]}}],
     "speculation": [{"cases": [{}, {"speculative": NGRAM}]}],
+    "vision": [{"grid": {"max_num_batched_tokens": [2048]}}],
 }
 # Documents and prompts as they fit into the tiny model's context.
 FEW_DOCUMENTS = {"documents": {"count": 2, "tokens": 500, "pool": 100}}
@@ -61,7 +62,8 @@ def on_this_machine(name: str, folder: Path) -> dict[str, Any]:
     for path in ("person.json", "../LICENSE"):
         text = text.replace(path, str((FOLDER / path).resolve()))
     content: dict[str, Any] = yaml.safe_load(text)
-    content["model"] = str(MODEL)
+    sees = any("images" in workload for workload in content["workloads"])
+    content["model"] = str(vision_model(folder / "models") if sees else MODEL)
     del content["hardware"]
     executable = {"executable": str(home_of("vllm"))}
     published = content["deployments"]
