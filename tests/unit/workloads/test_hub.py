@@ -193,6 +193,24 @@ def test_a_configuration_has_files_of_its_own(
     assert questions(HubDataset(id="me/configs", **keys)) == expected
 
 
+def test_the_only_configuration_of_a_card_need_not_be_named(
+    hub: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {f"data/{name}.parquet": parquet_of(name) for name in ("second", "first", "unused")}
+    data_files = [{"split": "train", "path": ["data/second.parquet", "data/f*.parquet"]}]
+    card = {"configs": [{"config_name": "only", "data_files": data_files}]}
+    monkeypatch.setitem(Hub.FILES, "me/only", {COMMIT: files})
+    monkeypatch.setitem(Hub.CARDS, "me/only", card)
+    assert questions(HubDataset(id="me/only")) == ["first", "second"]
+
+
+def test_a_plan_from_before_there_were_several_files_is_read(hub: str) -> None:
+    old = {"id": "me/one", "revision": OLD_COMMIT, "split": "train", "file": "data/train-0.parquet"}
+    dataset = HubDataset.model_validate(old)
+    assert local_files(dataset).dataset == dataset
+    assert questions(dataset) == ["old"]
+
+
 def test_a_configuration_without_the_split_is_a_problem(hub: str) -> None:
     with pytest.raises(ProblemsError, match="'train' of the configuration 'none' that can be read"):
         local_files(HubDataset(id="me/configs", config="none", revision=COMMIT))
