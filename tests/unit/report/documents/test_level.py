@@ -134,6 +134,14 @@ def test_a_level_whose_requests_failed_is_failing_whatever_the_client_did() -> N
     assert document_of(failed(40)).validity == "failing"
 
 
+def test_a_level_whose_requests_were_cut_off_is_not_failing() -> None:
+    statuses = ["aborted"] * 40 + ["ok"] * 360
+    classes = ["aborted"] * 40 + [None] * 360
+    document = document_of(answered(status=statuses, error_class=classes))
+    assert document.figures.errors == {"aborted": 40}
+    assert document.validity == "valid"
+
+
 def test_limits_are_judged_over_the_requests_of_the_window() -> None:
     result = document_of(answered(), [parse_slo("ttft<=40ms,attainment>=0.9")]).slo_result
     assert result is not None
