@@ -112,6 +112,8 @@ def _check_options(point: LoadPoint) -> None:
     """
     dialect = point.dialect
     for workload in point.workload.with_parts():
+        if workload.sends_token_ids() and not dialect.prompt_token_ids:
+            raise InputError(f"the API at {dialect.path} takes no token ids as a prompt")
         for kind in workload.constraint_kinds() - dialect.constraints.keys():
             known = ", ".join(dialect.constraints) or "none"
             raise InputError(

@@ -22,6 +22,7 @@ def options_mismatch(
         return None  # another rule finds that the deployment has no such API
     sentences: list[str] = []
     for part in workload.with_parts():
+        sentences += _token_id_problems(part, engine, dialects[workload.api])
         sentences += _constraint_problems(part, engine, dialects)
         sentences += _tool_problems(part, engine, dialects[workload.api])
         sentences += _problems_of_both(part, engine, dialects[workload.api])
@@ -29,6 +30,15 @@ def options_mismatch(
     if not sentences:
         return None
     return RuleFinding("impossible", "request_options", "; ".join(sentences))
+
+
+def _token_id_problems(workload: Workload, engine: Engine, dialect: Dialect) -> list[str]:
+    if dialect.prompt_token_ids or not workload.sends_token_ids():
+        return []
+    return [
+        f"workload {workload.name!r} has prompts of token ids, and the API {workload.api!r} of "
+        f"{engine.title} takes texts alone"
+    ]
 
 
 def _constraint_problems(

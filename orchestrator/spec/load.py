@@ -439,6 +439,10 @@ class Workload(Growing, ABC):
         """
         return False
 
+    def sends_token_ids(self) -> bool:
+        """Whether prompts are given as token ids, so that no text could be sent in their place."""
+        return False
+
     def constraint_kinds(self) -> frozenset[ConstraintKind]:
         """What its answers may be constrained by."""
         if self.constrain is None or self.constrain.share == 0:

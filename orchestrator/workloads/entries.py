@@ -14,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 
 from orchestrator.spec.constraint import Constraint, ConstraintKind
@@ -183,6 +184,12 @@ class PromptEntry:
     unused: frozenset[str] = field(default=frozenset(), compare=False)  # keys that change nothing
     # answers that no user asked for, and what the system says behind the user's first message
     unsent_messages: int = field(default=0, compare=False)
+
+    @property
+    def has_token_ids(self) -> bool:
+        """Whether its prompt is given as token ids."""
+        parts = [part for message in self.messages for part in message.content]
+        return any(not isinstance(part, str) for part in parts)
 
     def images(self) -> Iterator[bytes]:
         """The pictures of all its messages, those of later turns too."""
@@ -537,11 +544,18 @@ def user_says(text: str) -> tuple[Message, ...]:
 
 def _prompt(keys: Mapping[str, Any]) -> _Content:
     text = keys["prompt"]
+    if isinstance(text, list) and text and all(map(_is_token_id, text)):
+        ids = np.array(text, np.int32)
+        return _Content((Message("user", (ids,), len(ids)),))
     if not isinstance(text, str) or not text:
-        raise ValueError(f'"prompt" is {str(text)[:60]!r}; give a text')
+        raise ValueError(f'"prompt" is {str(text)[:60]!r}; give a text or a list of token ids')
     recorded = [keys.get(name) for name in ANSWERS]
     answers = [answer for answer in recorded if isinstance(answer, str) and answer]
     return _Content(user_says(text), answer=answers[0] if answers else None)
+
+
+def _is_token_id(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**31
 
 
 def _chat(keys: Mapping[str, Any]) -> _Content | None:

@@ -198,6 +198,9 @@ def _facts_of_sessions(
                 images.append(_images(prompt))
                 texts = _texts(prompt)
                 if texts is None:
+                    lengths_of_ids = [message.tokens for message in prompt.messages]
+                    if not prompt.images and all(lengths_of_ids):
+                        prompts.append(sum(lengths_of_ids))
                     continue
                 characters.append(sum(len(text) for text in texts))
                 counts = [prompter.count(text) for text in texts]

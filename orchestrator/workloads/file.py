@@ -175,6 +175,7 @@ class Summary:
     urls: frozenset[str] = frozenset()  # of an OpenAI batch
     models: frozenset[str] = frozenset()  # that its lines name
     images: int = 0  # pictures of all requests
+    token_ids: bool = False  # some prompts are given as token ids
     constrained: int = 0  # entries that constrain their answers
     constraint_kinds: frozenset[ConstraintKind] = frozenset()  # by which
 
@@ -189,6 +190,7 @@ class Summary:
         return cls(
             digest=content_digest(data),
             images=len(images),
+            token_ids=any(entry.has_token_ids for entry in requests),
             constrained=sum(entry.constraint is not None for entry in requests),
             constraint_kinds=frozenset(
                 entry.constraint.kind for entry in requests if entry.constraint is not None
@@ -368,6 +370,9 @@ class FileWorkload(Workload):
     def sends_images(self) -> bool:
         return self.summary().images > 0
 
+    def sends_token_ids(self) -> bool:
+        return self.summary().token_ids
+
     def distinct_requests(self) -> int:
         file_summary = self.summary()
         return file_summary.requests - self._skipped_answers(file_summary)
@@ -472,6 +477,8 @@ class FileWorkload(Workload):
             )
         if file_summary.images and self.api != "chat":
             reasons.append(f"has images, which are sent through the API chat, not {self.api!r}")
+        if file_summary.token_ids and self.api == "chat":
+            reasons.append("has prompts of token ids, which the API chat does not take")
         if len(file_summary.models) > 1:
             reasons.append(
                 f"has requests of several models ({listed(file_summary.models)}), and all go to the "

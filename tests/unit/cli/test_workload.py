@@ -14,6 +14,7 @@ from orchestrator.base.errors import InputError, ProblemsError
 from orchestrator.spec.constraint import Constraint, ConstraintKind
 from orchestrator.workloads.content import Words
 from orchestrator.workloads.entries import read_entry
+from orchestrator.workloads.facts import facts_of
 from orchestrator.workloads.file import FileWorkload
 from tests.unit.cli.commands import invoke
 from tests.unit.workloads import traces
@@ -146,6 +147,24 @@ def test_constraints_that_are_written_for_vllm_are_read_again(
     constraint = read.requests(Words(), 0).prompt(0, 0, "measure", ()).constraint
     assert constraint is not None
     assert asdict(constraint) == asdict(expected)
+
+
+def test_drawn_prompts_of_token_ids_are_written_and_read_again(file: str, tmp_path: Path) -> None:
+    bodies = written(Path(file), "alone")
+    keys = {"name": "w", "kind": "file", "prompts": str(tmp_path / "w.jsonl")}
+    read = FileWorkload.model_validate(keys)
+    assert read.sends_token_ids()
+    requests = read.requests(Words(), 0)
+    for session, body in enumerate(bodies):
+        ids = requests.prompt(session, 0, "measure", ()).flat()
+        assert not isinstance(ids, str)
+        assert ids.tolist() == body["prompt"]
+    facts = facts_of(read, Words(), 0, 20)
+    assert facts.prompt_tokens is not None
+    assert facts.prompt_tokens.mean == 40
+    chat = FileWorkload.model_validate(keys | {"api": "chat"})
+    with pytest.raises(ProblemsError, match="which the API chat does not take"):
+        chat.requests(Words(), 0)
 
 
 def test_a_trace_is_shown_and_written_once_and_its_times_are_not(tmp_path: Path) -> None:

@@ -372,6 +372,17 @@ def test_pictures_and_texts_of_a_rare_part_are_made_before_the_load(
     assert assignment.kind.kinds["rare"].request(0, 0, "measure", ()).images == 1
 
 
+def test_token_ids_of_a_file_are_sent_as_they_are_or_not_at_all(tmp_path: Path) -> None:
+    file = tmp_path / "p.jsonl"
+    file.write_text('{"prompt": [5, 6, 70000]}\n')
+    keys = {"name": "w", "kind": "file", "prompts": str(file), "output_tokens": 4}
+    sent = ids_point(workload=Workload.model_validate(keys))
+    assert content(writer_of(sent).take(planned(0)))["prompt"] == [5, 6, 70000]
+    as_text = replace(sent, dialect=replace(sent.dialect, prompt_token_ids=False))
+    with pytest.raises(InputError, match="takes no token ids as a prompt"):
+        writer_of(as_text)
+
+
 def test_a_record_has_the_bytes_of_the_body() -> None:
     written = writer_of(ids_point()).take(planned(0))
     body = written.wire_bytes.partition(b"\r\n\r\n")[2]

@@ -99,6 +99,15 @@ def test_an_engine_without_tools_says_so() -> None:
     assert sentence is not None and sentence.endswith("takes none")
 
 
+def test_prompts_of_token_ids_go_only_to_apis_that_take_them(tmp_path: Path) -> None:
+    file = tmp_path / "p.jsonl"
+    file.write_text('{"prompt": [5, 6]}\n')
+    ids = {"kind": "file", "prompts": str(file), "input_tokens": None}
+    assert mismatch("vllm", **ids) is None
+    sentence = mismatch("tgi", **ids)
+    assert sentence is not None and sentence.endswith("takes texts alone")
+
+
 def test_an_api_that_is_missing_is_another_problem() -> None:
     assert mismatch("vllm", api="tgi", constrain={"regex": "a"}) is None
 
