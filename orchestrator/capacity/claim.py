@@ -134,8 +134,9 @@ def _first_missed(state: SearchState) -> LevelEvidence | None:
     shown to fail.
     """
     for evidence in state.levels:
-        has_missed = evidence.verdict is None and evidence.share is not None
-        if has_missed and state.reach < evidence.level < state.high:
+        is_undecided = evidence.verdict is None
+        has_missed = evidence.share is not None and evidence.share < state.target
+        if is_undecided and has_missed and state.reach < evidence.level < state.high:
             return evidence
     return None
 

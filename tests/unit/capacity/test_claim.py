@@ -194,3 +194,14 @@ def test_a_level_that_missed_with_too_few_requests_is_named_until_it_is_shown_to
     assert (claim.missed.level, claim.missed.requests) == (8.0, 12)
     tier.tell(ProbeOutcome(8.0, flags(0.0)))
     assert (tier.claim.high, tier.claim.missed) == (8.0, None)
+
+
+def test_a_level_that_met_the_limits_but_cannot_be_measured_is_not_said_to_have_missed() -> None:
+    slowed = ProbeOutcome(16.0, (), Shows.CLIENT_BOUND)
+    levels = at_levels(
+        [ProbeOutcome(8.0, flags(0.99)), ProbeOutcome(16.0, flags(0.99, 40)), slowed, slowed],
+        [TARGET],
+    )
+    assert (levels[1].verdict, levels[1].blocked) == (None, True)
+    claim = claim_of(levels, TARGET)
+    assert (claim.passed, claim.missed) == (8.0, None)
