@@ -9,6 +9,10 @@ themselves. How long runs of misses are is learned from all levels that are near
 A level that was shown to hold is *confirmed* where later probes, each with a seed of its own, show
 it once more. The earlier ones do not count for this: the level was chosen because of them.
 
+Not every probe counts for everything (``Shows``). A verdict takes all *evidence probes*; to hold,
+the level must also be shown to hold by the *any-verdict probes* among them, without the others. The
+share that met the limits is that of all probes with figures, except interrupted ones.
+
 Levels lie on a geometric grid, so that the same ones come up again and their evidence adds up.
 """
 
@@ -68,8 +72,8 @@ ANY_LEVEL = LevelRange()
 class Part:
     """Consecutive requests of a probe.
 
-    ``missed``: the share of ``requests`` that missed the test that is worst off, scaled to the
-    target of the first test.
+    ``missed``: the share of ``requests`` that missed the test of ``LevelEvidence.share``, scaled by
+    ``_scale``.
     """
 
     requests: int
@@ -80,18 +84,25 @@ class Part:
 class LevelEvidence:
     """What all probes of one level show of a tier.
 
-    ``confirmed``: the level was shown to hold, and the probes after that showed it once more. Once
-    the search probes on a second start of the engine, only those of that start count. ``share``: of
-    ``requests``, the share that met the test that is worst off, scaled to the target of the first
-    test; None: no probe has figures. ``tests``: the evidence on each test. ``whole``: how many
-    probes ran their time. ``blocked``: the level cannot be measured, because clients are too slow
-    (``client_bound``) or because something else made its probes invalid. ``collapsed``: not even
-    half the target was met. ``usual_effect``: the design effect that was learned. ``proof``: how
-    many probes it took to show first that the level holds; only those that are evidence count.
-    ``start``: the last start of the engine that was probed. ``final_validity``: a
-    verdict on one of its probes that no other load changes, so that no other probe would tell more;
-    None: there is none. ``parts``: of all probes that count in ``share``. ``seconds``: for how long
-    requests were due in these probes.
+    - ``verdict``: of all evidence probes; None: undecided
+    - ``confirmed``: the level was shown to hold, and the probes after that showed it once more.
+      Once the search probes on a second start of the engine, only those of that start count.
+    - ``share``: how many of ``requests`` met the test that was missed most, scaled by ``_scale``;
+      None: no probe has figures
+    - ``requests``: of all probes that count in ``share``
+    - ``tests``: the evidence on each test
+    - ``whole``: how many any-verdict probes ran their time
+    - ``blocked``: the level cannot be measured, because clients are too slow or because something
+      else made its probes invalid
+    - ``client_bound``: clients were too slow for a probe
+    - ``collapsed``: of one test, not even half the target was met
+    - ``usual_effect``: the design effect that was learned
+    - ``proof``: how many evidence probes it took to show first that the level holds
+    - ``start``: the last start of the engine on which an any-verdict probe ran
+    - ``final_validity``: a verdict on one of its probes that no other load changes, so that no
+      other probe would tell more; None: there is none
+    - ``parts``: of all probes that count in ``share``
+    - ``seconds``: for how long requests were due in these probes
     """
 
     level: float
@@ -310,8 +321,8 @@ def earlier_probes(
     that start.
     """
     by_level = values_by_key((probe.level, probe) for probe in probes)
-    with_figures = [probe for probe in by_level.pop(level, []) if probe.met]
-    counting = [probe for probe in with_figures if probe.shows.is_evidence]
+    probes_with_figures = [probe for probe in by_level.pop(level, []) if probe.met]
+    counting = [probe for probe in probes_with_figures if probe.shows.is_evidence]
     confirms = shown is not None and shown.verdict == "holds"
     if shown is not None and confirms:
         counting = counting[shown.proof :]
@@ -319,7 +330,7 @@ def earlier_probes(
             counting = [probe for probe in counting if probe.start]
     counting_ids = {id(probe) for probe in counting}
     # the others do not count, but show how long runs of misses are
-    others = [probe for probe in with_figures if id(probe) not in counting_ids]
+    others = [probe for probe in probes_with_figures if id(probe) not in counting_ids]
     return tuple(
         EarlierProbes(
             counting=tuple(probe.met[test] for probe in counting),
@@ -349,8 +360,8 @@ class _LevelJudge:
     """Judges one level after the other, with what the probes of all levels tell.
 
     ``second_start``: a second start of the engine was probed, at whatever level. ``client_limit``:
-    clients were too slow for MOST_INVALID probes of this level and of higher ones; 0: for fewer.
-    Up to this level, one such probe is enough to give a level up: it is hardly chance.
+    the highest level at or above which MOST_INVALID probes were client-bound; 0: fewer were. Up to
+    this level, one such probe is enough to give a level up: it is hardly chance.
     """
 
     tests: tuple[_TierTest, ...]
@@ -375,13 +386,13 @@ class _LevelJudge:
     def holds(self, probes: Sequence[ProbeOutcome], alpha: float = ALPHA) -> bool:
         """Whether these probes show that their level holds.
 
-        All of them together must show it, and so must those that are able to show it by themselves:
-        to leave out the probes that missed would be to choose the lucky ones.
+        All of them together must show it, and so must the any-verdict probes without the others: to
+        leave out the probes that missed would be to choose the lucky ones.
         """
         if self.verdict(probes, alpha) != "holds":
             return False
-        able = _able_to_hold(probes)
-        return len(able) == len(probes) or self.verdict(able, alpha) == "holds"
+        any_verdict = _any_verdict_probes(probes)
+        return len(any_verdict) == len(probes) or self.verdict(any_verdict, alpha) == "holds"
 
     def is_far_below(self, probe: ProbeOutcome) -> bool:
         """Whether a probe by itself misses the target of a test by far."""
@@ -410,19 +421,18 @@ def _client_limit(by_level: Mapping[float, Sequence[ProbeOutcome]]) -> float:
 
 def _evidence_on(level: float, probes: Sequence[ProbeOutcome], judge: _LevelJudge) -> LevelEvidence:
     """What the ``probes`` of one level show."""
-    telling = [probe for probe in probes if probe.shows.is_evidence]
-    able = _able_to_hold(telling)
-    tests = judge.evidence(telling)
-    # the share of the test that is worst off, as a part of its target; a part of a mix may have
-    # had no requests
-    shares = [
+    evidence_probes = _evidence_probes(probes)
+    any_verdict_probes = _any_verdict_probes(probes)
+    tests = judge.evidence(evidence_probes)
+    # each share as a part of its target; a part of a mix may have had no requests
+    attained = [
         shown.share / test.target
         for shown, test in zip(tests, judge.tests, strict=True)
         if shown.requests
     ]
-    worst = min(shares, default=0.0)
-    verdict = _verdict_on(probes, worst, judge)
-    proof = _proof(telling, judge)
+    least_attained = min(attained, default=0.0)
+    verdict = _verdict_on(probes, least_attained, judge)
+    proof = _proof(evidence_probes, judge)
     client_bound = any(probe.shows is Shows.CLIENT_BOUND for probe in probes)
     cannot_be_measured = _has_most_invalid(probes)
     if client_bound and level <= judge.client_limit:
@@ -432,17 +442,17 @@ def _evidence_on(level: float, probes: Sequence[ProbeOutcome], judge: _LevelJudg
         level=level,
         probes=len(probes),
         verdict=verdict,
-        confirmed=verdict == "holds" and _is_confirmed(telling[proof:], judge),
+        confirmed=verdict == "holds" and _is_confirmed(evidence_probes[proof:], judge),
         share=met.share,
         requests=met.requests,
         tests=tests,
-        whole=sum(probe.whole for probe in able),
+        whole=sum(probe.whole for probe in any_verdict_probes),
         blocked=verdict is None and cannot_be_measured,
         client_bound=client_bound,
         usual_effect=max(test.usual_effect for test in judge.tests),
         proof=proof,
-        start=max((probe.start for probe in able), default=0),
-        collapsed=met.requests > 0 and worst < COLLAPSED,
+        start=max((probe.start for probe in any_verdict_probes), default=0),
+        collapsed=met.requests > 0 and least_attained < COLLAPSED,
         final_validity=_final_validity(probes),
         parts=met.parts,
         seconds=met.seconds,
@@ -450,21 +460,21 @@ def _evidence_on(level: float, probes: Sequence[ProbeOutcome], judge: _LevelJudg
 
 
 def _verdict_on(
-    probes: Sequence[ProbeOutcome], worst: float, judge: _LevelJudge
+    probes: Sequence[ProbeOutcome], least_attained: float, judge: _LevelJudge
 ) -> LevelVerdict | None:
     """The verdict of all ``probes`` of a level; None: undecided.
 
-    ``worst``: the share of the test that is worst off, as a part of its target.
+    ``least_attained``: the lowest share that met a test, each as a part of that test's target.
     """
-    telling = [probe for probe in probes if probe.shows.is_evidence]
+    evidence_probes = _evidence_probes(probes)
     if _fails_outright(probes):
         return "fails"
-    probes_far_below = sum(judge.is_far_below(probe) for probe in telling)
-    if probes_far_below > 1 and worst < FAR_BELOW:
+    probes_far_below = sum(judge.is_far_below(probe) for probe in evidence_probes)
+    if probes_far_below > 1 and least_attained < FAR_BELOW:
         return "fails"
-    if "fails" in (judge.verdict(telling), judge.verdict(_able_to_hold(telling))):
+    if "fails" in (judge.verdict(evidence_probes), judge.verdict(_any_verdict_probes(probes))):
         return "fails"
-    return "holds" if judge.holds(telling) else None
+    return "holds" if judge.holds(evidence_probes) else None
 
 
 def _final_validity(probes: Sequence[ProbeOutcome]) -> Validity | None:
@@ -475,7 +485,12 @@ def _final_validity(probes: Sequence[ProbeOutcome]) -> Validity | None:
     return None
 
 
-def _able_to_hold(probes: Iterable[ProbeOutcome]) -> list[ProbeOutcome]:
+def _evidence_probes(probes: Iterable[ProbeOutcome]) -> list[ProbeOutcome]:
+    """The probes whose requests are evidence on their level."""
+    return [probe for probe in probes if probe.shows.is_evidence]
+
+
+def _any_verdict_probes(probes: Iterable[ProbeOutcome]) -> list[ProbeOutcome]:
     """The probes that may show that a level holds."""
     return [probe for probe in probes if probe.shows is Shows.ANY_VERDICT]
 
@@ -490,12 +505,12 @@ def _fails_outright(probes: Sequence[ProbeOutcome]) -> bool:
     return diverged > 1 or any(probe.shows is Shows.ENGINE_DIED for probe in probes)
 
 
-def _proof(telling: Sequence[ProbeOutcome], judge: _LevelJudge) -> int:
+def _proof(evidence_probes: Sequence[ProbeOutcome], judge: _LevelJudge) -> int:
     """How many probes, from the first on, it takes to show that the level holds, or else all."""
-    for count in range(1, len(telling)):
-        if judge.holds(telling[:count]):
+    for count in range(1, len(evidence_probes)):
+        if judge.holds(evidence_probes[:count]):
             return count
-    return len(telling)
+    return len(evidence_probes)
 
 
 def _is_confirmed(later: Sequence[ProbeOutcome], judge: _LevelJudge) -> bool:
@@ -515,10 +530,10 @@ def _has_most_invalid(probes: Sequence[ProbeOutcome]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _MetShare:
-    """The share of requests that met the test that is worst off.
+    """The share of requests that met the test that was missed most.
 
-    ``share``: scaled to the target of the first test; None without requests. ``parts``: of the
-    probes. ``seconds``: for how long requests were due.
+    ``share``: scaled by ``_scale``; None without requests. ``parts``: of the probes. ``seconds``:
+    for how long requests were due.
     """
 
     requests: int
@@ -529,28 +544,28 @@ class _MetShare:
 
 def _met_share(probes: Sequence[ProbeOutcome], tests: Sequence[_TierTest]) -> _MetShare:
     """The requests of all probes that have figures, and the share of them that met the tests."""
-    with_figures = [probe for probe in probes if probe.met and probe.shows is not Shows.INTERRUPTED]
+    counting = [probe for probe in probes if probe.met and probe.shows is not Shows.INTERRUPTED]
     by_test: list[_Missed] = []
     for test in tests:
-        flags = [probe.met[test.column] for probe in with_figures]
+        flags = [probe.met[test.column] for probe in counting]
         requests = sum(map(len, flags))
         missed = requests - sum(int(met.sum()) for met in flags)
         if requests:
             by_test.append(_Missed(test, requests, missed * _scale(test, tests[0]) / requests))
     if not by_test:
         return _MetShare(0, None)
-    worst = max(by_test, key=lambda missed: missed.share)
+    most_missed = max(by_test, key=lambda missed: missed.share)
     parts: list[Part] = []
-    for probe in with_figures:
-        parts += _parts(probe.met[worst.test.column], _scale(worst.test, tests[0]))
-    share = max(1 - worst.share, 0.0)
-    seconds = sum(probe.seconds for probe in with_figures)
-    return _MetShare(worst.requests, share, tuple(parts), seconds)
+    for probe in counting:
+        parts += _parts(probe.met[most_missed.test.column], _scale(most_missed.test, tests[0]))
+    share = max(1 - most_missed.share, 0.0)
+    seconds = sum(probe.seconds for probe in counting)
+    return _MetShare(most_missed.requests, share, tuple(parts), seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class _Missed:
-    """What share of ``requests`` missed a test, in misses of the first test."""
+    """What share of ``requests`` missed a test, scaled by ``_scale``."""
 
     test: _TierTest
     requests: int
@@ -558,7 +573,10 @@ class _Missed:
 
 
 def _scale(test: _TierTest, first: _TierTest) -> float:
-    """How many misses of the first test weigh as much as one miss of ``test``."""
+    """How many misses of the first test weigh as much as one miss of ``test``.
+
+    Misses scaled by it reach what the first test allows where ``test`` reaches what it allows.
+    """
     return (1 - first.target) / max(1 - test.target, 1e-9)
 
 
