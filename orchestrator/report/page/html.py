@@ -71,9 +71,9 @@ INTERVAL = re.compile(r"(\((?:95 %|9 in 10): [^)]*\))")
 class LiveState:
     """Where a served page stands when it asks its server for changes.
 
-    ``edition``: the number of its stops. ``serial``: the number of its content. ``attempts``: how
-    many attempts its bins hold. ``says``: what the runs do. ``texts``: the packed texts that it
-    shows, to which changes refer.
+    ``edition``: grows with each new choice of the limits' stops; an open page must then be loaded
+    again. ``serial``: the number of its content. ``attempts``: how many attempts its bins hold.
+    ``says``: what the runs do. ``texts``: the packed texts that it shows, to which changes refer.
     """
 
     edition: int
@@ -105,7 +105,7 @@ class PageDocument:
         return " ".join(sentences)
 
     @property
-    def imported_text(self) -> str:
+    def import_note(self) -> str:
         """The sentence at the top on figures of other tools; empty without any."""
         sources: dict[str, None] = {}  # in the order in which they first come
         for experiment in self.experiments:
