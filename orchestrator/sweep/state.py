@@ -318,12 +318,12 @@ class SweepState:
         with self._lock:
             return self._waited_since.pop(tuple(sorted(addresses)), 0)
 
-    def rested(self, machines: Iterable[Machine], now_s: float) -> list[Machine]:
-        """The machines that may be tried now."""
+    def that_may_be_tried(self, machines: Iterable[Machine], now_s: float) -> list[Machine]:
+        """Those of the machines that need no rest now and that no launch waits for."""
         with self._lock:
-            resting = {name for name, rest in self._resting.items() if rest.until_s > now_s}
-            resting.update(launch.held_host for launch in self._occupied())
-            return [machine for machine in machines if machine.address not in resting]
+            left_out = {name for name, rest in self._resting.items() if rest.until_s > now_s}
+            left_out.update(launch.held_host for launch in self._occupied())
+            return [machine for machine in machines if machine.address not in left_out]
 
     def took(self, expected_s: float, took_s: float) -> None:
         """Note how long an attempt was expected to take, and how long it took."""

@@ -390,7 +390,7 @@ class Sweep:
         usable = context.breakers.usable(machines)
         if self._queue.starts_are_off():
             self._order()
-        free = self._context.state.rested(usable, self._context.clock.now_s())
+        free = self._context.state.that_may_be_tried(usable, self._context.clock.now_s())
         inputs = AdmissionInputs(
             machines, usable, free, growth.may, growth.types, context.may_start()
         )

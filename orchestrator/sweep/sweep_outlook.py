@@ -14,7 +14,7 @@ QUEUE_S = 10.0  # how often the whole queue is looked at: 1,000 deployments take
 
 
 class SweepOutlook:
-    """The outlook of a sweep's launches, by where its deployments are. Thread-safe."""
+    """The outlook of launches, computed from the queued and the launched ones. Thread-safe."""
 
     def __init__(self, context: SweepContext, roster: Roster, queue: LaunchQueue) -> None:
         self._context = context
@@ -67,7 +67,7 @@ class SweepOutlook:
         others = context.state.reservations(excluding=deployment.id)
         reservation = context.state.reservation_of(deployment.id)
         usable = context.breakers.usable(context.cluster.machines())
-        machines = context.state.rested(usable, context.clock.now_s())
+        machines = context.state.that_may_be_tried(usable, context.clock.now_s())
         most_nodes = context.settings.most_nodes
         if fit(reservation.resources, machines, others, most_nodes=most_nodes) is not None:
             return True

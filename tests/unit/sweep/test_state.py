@@ -31,21 +31,23 @@ def rests_s(state: SweepState, now_s: float, longer: bool) -> list[int]:
     machines, rests = [node("a"), node("b")], []
     for _ in range(7):
         state.rest("10.0.0.a", now_s, longer)
-        rests.append(next(s for s in range(1, 100) if len(state.rested(machines, now_s + s)) == 2))
+        rests.append(
+            next(s for s in range(1, 100) if len(state.that_may_be_tried(machines, now_s + s)) == 2)
+        )
         now_s += rests[-1]
     return rests
 
 
 def test_a_host_that_was_given_back_rests_longer_where_others_may_come() -> None:
     state, machines = SweepState(), [node("a"), node("b")]
-    assert state.rested(machines, 0.0) == machines
+    assert state.that_may_be_tried(machines, 0.0) == machines
     assert rests_s(state, 0.0, longer=False) == [2] * 7
     state.wake("10.0.0.a")
     assert rests_s(state, 0.0, longer=True) == [2, 4, 8, 16, 32, 60, 60]
     state.wake("10.0.0.a")
     state.rest("10.0.0.a", 500.0, longer=True)
-    assert state.rested(machines, 501.9) == [machines[1]]
-    assert state.rested(machines, 502.0) == machines
+    assert state.that_may_be_tried(machines, 501.9) == [machines[1]]
+    assert state.that_may_be_tried(machines, 502.0) == machines
 
 
 def test_no_other_launch_is_started_where_one_waits_for_its_host() -> None:
@@ -55,10 +57,10 @@ def test_no_other_launch_is_started_where_one_waits_for_its_host() -> None:
         state.admitted(waiting, Reservation(ResourceRequest(), (), 0.0))
         state.waits_for(waiting, "10.0.0.a")
     state.advance(first, LaunchEvent.HOSTS_TAKEN)
-    assert state.rested(machines, 1e9) == [machines[1]]
+    assert state.that_may_be_tried(machines, 1e9) == [machines[1]]
     assert state.waiting() == ["e"]
     state.advance(second, LaunchEvent.STOP_BEGAN)
-    assert state.rested(machines, 0.0) == machines
+    assert state.that_may_be_tried(machines, 0.0) == machines
 
 
 def test_devices_cost_nothing_while_their_launch_waits_for_its_host() -> None:
