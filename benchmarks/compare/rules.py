@@ -135,11 +135,11 @@ def _inverse_trigamma(values: Floats) -> Floats:
     return found
 
 
-def weighted(mean_freedom: float) -> Rule:
+def weighted(prior_freedom: float) -> Rule:
     """The rule of ``CommonSpread.of`` where all spread alike, with this weight of the mean."""
 
     def p_values(sweeps: Sweeps) -> Floats:
-        own_share = FREEDOM / (mean_freedom + FREEDOM)
+        own_share = FREEDOM / (prior_freedom + FREEDOM)
         mean = sweeps.variances.mean(axis=1, keepdims=True)
         variances = (1 - own_share) * mean + own_share * sweeps.variances
         of_mean = (1 - own_share**2) / (FREEDOM * DEPLOYMENTS)

@@ -79,7 +79,8 @@ def _broken(answers: Sequence[AnswerRow]) -> BrokenOutput | None:
 def _answers_with_nan(answers: Sequence[AnswerRow]) -> int:
     """Counts the answers that have a log-probability of NaN.
 
-    0 where there are so few that the API may have sent null for them.
+    0 unless ENOUGH answers have one, or one answer of several tokens has nothing else: the API may
+    have sent null for fewer.
     """
     is_nan = [[math.isnan(value) for value in answer.logprobs or ()] for answer in answers]
     with_nan = sum(any(flags) for flags in is_nan)

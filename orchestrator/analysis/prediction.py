@@ -95,8 +95,8 @@ class ErrorFactors:
 class PredictionError:
     """How far off such predictions were: the median errors of TTFT and TPOT, as shares.
 
-    ``source``: with what they were compared. ``is_counted``: ``within`` holds nine in ten points by
-    count; else it would hold so many if the logarithms of errors were normal.
+    ``source``: with what they were compared. ``is_counted``: how ``within`` was found. True:
+    counted; False: derived as if the logarithms of errors were normal.
     """
 
     ttft: float
@@ -181,10 +181,10 @@ class Prediction:
 
     ``starts``: by role; by "" where replicas have no roles. ``simulated_at``: URI of the simulation
     that all but ``starts`` comes from; None: it comes from the closed form. ``capacities``: by SLO,
-    then by workload. ``not_predicted``: why no load is predicted. ``error``: may be known without a
-    load: such a deployment can be simulated. ``missing_row``: why the formula answered although
-    tables were asked for. ``assumed``: what a simulation assumed of the deployment and of its
-    loads.
+    then by workload. ``not_predicted``: why no load is predicted. ``error``: may be set although
+    no load is predicted; such a deployment can be simulated. ``missing_row``: why the formula
+    answered although tables were asked for. ``assumed``: what a simulation assumed of the
+    deployment and of its loads.
     """
 
     starts: Mapping[str, PredictedStart] = field(default_factory=dict)
@@ -208,9 +208,9 @@ class Prediction:
 
     @property
     def in_closed_form(self) -> bool:
-        """Whether the closed form predicts a load, or why none is predicted."""
-        is_complete = bool(self.levels) or self.not_predicted is not None
-        return is_complete and not self.simulated
+        """Whether the closed form gave an answer: a load, or a reason for none."""
+        has_answer = bool(self.levels) or self.not_predicted is not None
+        return has_answer and not self.simulated
 
     @property
     def error_factors(self) -> ErrorFactors | None:

@@ -29,8 +29,8 @@ UNEVEN_LEVEL = 0.05
 # Degrees of freedom with which the mean of all counts beside each deployment's own variance. They are
 # chosen by simulation (benchmarks/compare): larger ones find smaller differences, and raise more
 # false alarms where the test does not notice that some deployments spread more than others.
-MEAN_FREEDOM_PER_DEPLOYMENT = 0.8
-MOST_MEAN_FREEDOM = 8.0
+PRIOR_FREEDOM_PER_DEPLOYMENT = 0.8
+MOST_PRIOR_FREEDOM = 8.0
 FREEDOM_IF_UNEVEN = 1.5
 DRAWS = 10_000
 SEED = 1
@@ -49,60 +49,64 @@ class CommonSpread:
     """The mean variance between starts of several deployments.
 
     ``freedom``: its degrees of freedom. ``is_even``: no test shows that the deployments differ in
-    it. ``deployments``: how many there are. ``mean_freedom``: the degrees of freedom with which the
-    mean counts beside a deployment's own variance.
+    it. ``deployments``: how many there are. ``prior_freedom``: the degrees of freedom with which
+    the mean counts beside a deployment's own variance.
     """
 
     variance: float
     freedom: float
     is_even: bool
     deployments: int
-    mean_freedom: float
+    prior_freedom: float
 
     def of(self, own: Spread | None) -> Spread:
         """The variance of one deployment, moderated. ``own``: None: it shows none by itself."""
         if own is None:
             return Spread(self.variance, self.freedom)
-        own_share = own.freedom / (self.mean_freedom + own.freedom)
+        own_share = own.freedom / (self.prior_freedom + own.freedom)
         variance = (1 - own_share) * self.variance + own_share * own.variance
         if self.is_even:
-            # own variance is part of the mean: their covariance is the variance of the mean
+            # Variances of estimates, in units of 2 * variance**2: the mean has 1 / F, the own one
+            # 1 / f. The own one is part of the mean, so their covariance is 1 / F, too. With its
+            # share w the sum is (1 - w)**2 / F + 2 * w * (1 - w) / F + w**2 / f, or:
             freedom = 1 / ((1 - own_share**2) / self.freedom + own_share**2 / own.freedom)
         else:
-            freedom = min(self.mean_freedom + own.freedom, self.freedom)
+            freedom = min(self.prior_freedom + own.freedom, self.freedom)
         return Spread(variance, freedom)
 
 
-def mean_freedom(deployments: int) -> float:
+def usual_prior_freedom(deployments: int) -> float:
     """The degrees of freedom of the mean beside each deployment's own, where all spread alike."""
-    return min(MEAN_FREEDOM_PER_DEPLOYMENT * deployments, MOST_MEAN_FREEDOM)
+    return min(PRIOR_FREEDOM_PER_DEPLOYMENT * deployments, MOST_PRIOR_FREEDOM)
 
 
 def common_spread(
-    spreads: Sequence[Spread], freedom_if_even: float | None = None
+    spreads: Sequence[Spread], prior_freedom_if_even: float | None = None
 ) -> CommonSpread | None:
     """Averages the variances of several deployments, weighted by their degrees of freedom.
 
-    Starts that do not differ at all are as good an estimate as any other, such as of a figure that
-    is rounded. None where there are no variances, and where no start of any deployment differs.
+    A variance of 0 counts like any other: a rounded figure may have it. None where there are no
+    variances, and where no start of any deployment differs.
 
-    ``freedom_if_even``: ``CommonSpread.mean_freedom`` where the deployments spread alike; None:
-    that of ``mean_freedom``. It is FREEDOM_IF_UNEVEN at most where they do not.
+    ``prior_freedom_if_even``: ``CommonSpread.prior_freedom`` where the deployments spread alike;
+    None: ``usual_prior_freedom``. Where they do not, it is FREEDOM_IF_UNEVEN at most.
     """
     variances = np.array([spread.variance for spread in spreads])
     if not variances.any():
         return None
     freedoms = np.array([spread.freedom for spread in spreads])
     is_even = p_even(spreads) >= UNEVEN_LEVEL
-    beside_own = mean_freedom(len(spreads)) if freedom_if_even is None else freedom_if_even
+    prior_freedom = prior_freedom_if_even
+    if prior_freedom is None:
+        prior_freedom = usual_prior_freedom(len(spreads))
     if not is_even:
-        beside_own = min(beside_own, FREEDOM_IF_UNEVEN)
+        prior_freedom = min(prior_freedom, FREEDOM_IF_UNEVEN)
     return CommonSpread(
         variance=float(np.average(variances, weights=freedoms)),
         freedom=float(freedoms.sum()),
         is_even=is_even,
         deployments=len(spreads),
-        mean_freedom=beside_own,
+        prior_freedom=prior_freedom,
     )
 
 

@@ -45,7 +45,7 @@ LEAST_POOLED = 3
 # Degrees of freedom with which the mean spread counts beside that of two deployments. With 3 the
 # first of four equal deployments is called the best in at most 5 % of cases, even where one of them
 # spreads four times as much as the others (benchmarks/compare). In ``compare`` the mean counts for
-# more where there are more deployments (``start_spread.mean_freedom``).
+# more where there are more deployments (``start_spread.usual_prior_freedom``).
 POOLED_FREEDOM = 3.0
 GRID_STEP = 2 ** (1 / STEPS)  # a level of the search grid over the next lower one
 

@@ -129,7 +129,7 @@ def test_a_spread_that_deployments_share_shows_smaller_differences() -> None:
     # By Welch, with the standard error sqrt(2), 2 degrees of freedom and t(0.975) = 4.3, a difference
     # counts from 6.08 on: ``first`` is 5 ahead of ``second``.
     assert not exceeds(first, second)
-    shared = CommonSpread(2e-4, 10, True, deployments=10, mean_freedom=3)
+    shared = CommonSpread(2e-4, 10, True, deployments=10, prior_freedom=3)
     # Pooled, with as large a standard error, 6.1 degrees of freedom and t(0.975) = 2.44, it counts
     # from 3.5 on: ``near`` is 3 ahead.
     assert exceeds(first, second, shared)

@@ -12,8 +12,8 @@ from orchestrator.analysis.start_spread import (
     CommonSpread,
     Spread,
     common_spread,
-    mean_freedom,
     p_even,
+    usual_prior_freedom,
 )
 
 SPREADS = st.lists(
@@ -29,12 +29,14 @@ def drawn(random: np.random.Generator, deviations: list[float], freedom: int = 2
     ]
 
 
-EVEN_FREEDOM = mean_freedom(10)
+EVEN_FREEDOM = usual_prior_freedom(10)
 
 
 def test_the_mean_is_weighted_by_degrees_of_freedom() -> None:
     common = common_spread([Spread(2.0, 1), Spread(1.0, 3)])
-    assert common == CommonSpread(1.25, 4, True, deployments=2, mean_freedom=mean_freedom(2))
+    assert common == CommonSpread(
+        1.25, 4, True, deployments=2, prior_freedom=usual_prior_freedom(2)
+    )
 
 
 def test_without_a_variance_there_is_nothing_in_common() -> None:
@@ -83,14 +85,14 @@ def test_the_mean_of_few_counts_less_than_that_of_many() -> None:
     for deployments, expected in ((2, 1.6), (5, 4.0), (10, 8.0), (30, 8.0)):
         common = common_spread([Spread(1.0, 2)] * deployments)
         assert common is not None
-        assert common.mean_freedom == pytest.approx(expected)
+        assert common.prior_freedom == pytest.approx(expected)
 
 
 def test_uneven_deployments_share_no_more_than_even_ones() -> None:
-    assert common_spread([Spread(1.0, 2)] * 9 + [Spread(1e6, 2)]).mean_freedom == FREEDOM_IF_UNEVEN
-    little = common_spread([Spread(1.0, 8), Spread(1e6, 8)], freedom_if_even=1.0)
+    assert common_spread([Spread(1.0, 2)] * 9 + [Spread(1e6, 2)]).prior_freedom == FREEDOM_IF_UNEVEN
+    little = common_spread([Spread(1.0, 8), Spread(1e6, 8)], prior_freedom_if_even=1.0)
     assert not little.is_even
-    assert little.mean_freedom == 1.0 < FREEDOM_IF_UNEVEN
+    assert little.prior_freedom == 1.0 < FREEDOM_IF_UNEVEN
 
 
 def test_a_single_deployment_keeps_its_variance_and_freedom() -> None:

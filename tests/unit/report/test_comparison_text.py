@@ -123,7 +123,7 @@ def test_the_spread_between_starts_is_said_and_whether_pairs_share_it(tmp_path: 
     names = ("output_token_throughput", "ttft_ms.p99", "attainment")
     metrics = tuple(map(metric_named, names))
     rules = DifferenceRules(ACROSS, 0.03, metrics)
-    even = CommonSpread(0.012**2, 20, True, deployments=10, mean_freedom=10)
+    even = CommonSpread(0.012**2, 20, True, deployments=10, prior_freedom=10)
     uneven = replace(even, variance=0.25**2, is_even=False)
     store = Store.open(str(tmp_path), "exp")
     commit_starts(store, (100, 101))
