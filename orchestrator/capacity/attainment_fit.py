@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from orchestrator.capacity.design_effect import PRIOR_EFFECT, isotonic
+from orchestrator.capacity.design_effect import PRIOR_EFFECT, not_rising
 from orchestrator.capacity.levels import LevelEvidence
 from orchestrator.capacity.sequential_test import FEWEST, FEWEST_TO_FAIL, requests_needed
 
@@ -40,7 +40,7 @@ class AttainmentFit:
         weights = [
             max(evidence.effective, evidence.requests / PRIOR_EFFECT, 1.0) for evidence in usable
         ]
-        logits = logit(isotonic(shares, weights))
+        logits = logit(not_rising(shares, weights))
         log_levels = np.log([evidence.level for evidence in usable])
         self._log_levels = np.concatenate([[log_levels[0] - 1.0], log_levels])
         self._logits = np.concatenate([[logits[0] + MISS_ODDS_POWER], logits])

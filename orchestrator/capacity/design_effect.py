@@ -1,4 +1,4 @@
-"""How much less dependent requests tell than independent ones, where misses come in runs.
+"""How much less requests tell that depend on each other, where misses come in runs.
 
 The *design effect* is the variance of batch means (Schmeiser 1982) over that of independent
 requests. It rises with the share of misses, and one probe with few runs of misses hardly shows it.
@@ -116,13 +116,13 @@ def usual_effect(miss_runs_of_levels: Iterable[MissRuns], target: float) -> floa
     for level, weight in zip(levels, weights, strict=True):
         mean = (level.runs * level.effect + PRIOR_RUNS * PRIOR_EFFECT) / weight
         log_effects.append(math.log(mean))
-    rising = isotonic(log_effects[::-1], weights[::-1])[::-1]
+    rising = not_rising(log_effects[::-1], weights[::-1])[::-1]
     log_missed = np.log([level.missed for level in levels])
     log_effect = np.interp(math.log(1 - target), log_missed, rising)
     return float(np.exp(log_effect))
 
 
-def isotonic(values: Sequence[float], weights: Sequence[float]) -> list[float]:
+def not_rising(values: Sequence[float], weights: Sequence[float]) -> list[float]:
     """The values nearest to these, by weighted squares, that do not rise from one to the next.
 
     Pool adjacent violators: Ayer et al. 1955.

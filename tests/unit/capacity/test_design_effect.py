@@ -9,8 +9,8 @@ from orchestrator.capacity.design_effect import (
     PRIOR_EFFECT,
     MissRuns,
     design_effect,
-    isotonic,
     miss_runs,
+    not_rising,
     usual_effect,
 )
 from tests.unit.capacity.builders import flags, runs_of_misses
@@ -23,19 +23,19 @@ def test_the_design_effect_sees_runs_of_misses(length: float, low: float, high: 
 
 
 def test_values_that_fall_stay_as_they_are() -> None:
-    assert isotonic([0.9, 0.5, 0.5, 0.1], [1.0, 2.0, 3.0, 4.0]) == [0.9, 0.5, 0.5, 0.1]
+    assert not_rising([0.9, 0.5, 0.5, 0.1], [1.0, 2.0, 3.0, 4.0]) == [0.9, 0.5, 0.5, 0.1]
 
 
 def test_neighbours_that_rise_become_their_weighted_mean() -> None:
-    assert isotonic([0.9, 0.2, 0.6], [1.0, 1.0, 3.0]) == pytest.approx([0.9, 0.5, 0.5], abs=1e-12)
+    assert not_rising([0.9, 0.2, 0.6], [1.0, 1.0, 3.0]) == pytest.approx([0.9, 0.5, 0.5], abs=1e-12)
 
 
 def test_a_late_rise_pools_all_that_came_before() -> None:
-    assert isotonic([0.3, 0.2, 0.9], [1.0, 1.0, 2.0]) == pytest.approx([0.575] * 3, abs=1e-12)
+    assert not_rising([0.3, 0.2, 0.9], [1.0, 1.0, 2.0]) == pytest.approx([0.575] * 3, abs=1e-12)
 
 
 def test_one_value_is_its_own_fit() -> None:
-    assert isotonic([0.25], [7.0]) == [0.25]
+    assert not_rising([0.25], [7.0]) == [0.25]
 
 
 def test_without_any_level_the_effect_is_assumed() -> None:
