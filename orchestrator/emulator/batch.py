@@ -332,8 +332,8 @@ class Batch:
 
     def _mixed_step(self, chunks: list[Chunk]) -> list[Sequence]:
         """Runs a step of decodes and prefill chunks. Returns the sequences that finished."""
-        decodes_rest = self.limits.prefill_first and bool(self.decoding)
-        self.skipped_decodes = len(self.decoding) if decodes_rest else 0
+        decodes_pause = self.limits.prefill_first and bool(self.decoding)
+        self.skipped_decodes = len(self.decoding) if decodes_pause else 0
         decodes = len(self.decoding) - self.skipped_decodes
         self.computed_tokens = decodes + sum(chunk.tokens for chunk in chunks)
         if decodes:
@@ -342,12 +342,12 @@ class Batch:
             step_s = self.costs.mixed(0, 0, 0.0, chunks)
         self.clock += self._varied_s(step_s, 1)
         self._steps_since_look += PROMPT_STEP
-        if not decodes_rest:
+        if not decodes_pause:
             self.step += 1
             self.context_tokens += decodes
             self._take(decodes)
         finished = self._finished()
-        begun = self._begin_decodes(finished)
+        begun = self._begin_decodes(finished)  # may add to ``finished``
         self._note_token_times(finished, begun)
         return finished
 

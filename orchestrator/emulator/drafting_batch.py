@@ -52,8 +52,8 @@ class DraftingBatch(Batch):
 
     def _step(self, chunks: list[Chunk]) -> list[Sequence]:
         """Runs a step. Returns the sequences that finished."""
-        decodes_rest = bool(chunks) and self.limits.prefill_first
-        decoding = [] if decodes_rest else list(self.decoding)
+        decodes_pause = bool(chunks) and self.limits.prefill_first
+        decoding = [] if decodes_pause else list(self.decoding)
         decodes = len(decoding)
         self.skipped_decodes = len(self.decoding) - decodes
         self.computed_tokens = decodes * self.tokens_per_decode
@@ -65,7 +65,7 @@ class DraftingBatch(Batch):
         # the scheduler looks for new requests after every step with a prompt, as in ``Batch``
         self._steps_since_look += PROMPT_STEP if chunks else 1
         finished = self._give_out(decoding)
-        begun = self._begin_decodes(finished)
+        begun = self._begin_decodes(finished)  # may add to ``finished``
         self._note_token_times(finished, begun)
         return finished
 

@@ -161,7 +161,7 @@ def test_a_long_prompt_is_prefilled_in_chunks_beside_the_decodes() -> None:
     assert short.tokens_at(batch.step) == 4
 
 
-def test_where_prefills_go_first_decodes_rest_meanwhile() -> None:
+def test_where_prefills_go_first_decodes_pause_meanwhile() -> None:
     shared, first = (
         Batch(a_replica(IDEAL.model_copy(update={"prefill_first": rests})))
         for rests in (False, True)
