@@ -19,11 +19,11 @@ def came_in_lumps(
     is_uncounted: npt.NDArray[np.bool_],
 ) -> npt.NDArray[np.bool_]:
     """Which answers say nothing of the time between their tokens: all of it came in one event, or
-    in a few of many tokens each, where nobody knows how many.
+    in a few events of many tokens each whose numbers are unknown.
 
     One value for each answer. ``chunks``: its events with content. ``shown_tokens``: tokens that
-    were streamed. ``is_exact``: what each event held is known. ``is_uncounted``: nobody counted
-    tokens, so that each event counts as one.
+    were streamed. ``asked_tokens``: tokens that the request asked for. ``is_exact``: what each
+    event held is known. ``is_uncounted``: nobody counted tokens, so that each event counts as one.
     """
     has_several_tokens = (shown_tokens > 1) | (is_uncounted & (asked_tokens > 1))
     came_whole = (chunks == 1) & has_several_tokens

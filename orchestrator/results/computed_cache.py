@@ -122,9 +122,9 @@ class ComputedRows:
         ``columns``: ``point.validity`` is the column ``point`` with that field alone. ``keys``:
         only rows with these keys.
         """
-        fields = [name for name in columns if "." in name]
+        nested = [name for name in columns if "." in name]  # pyarrow reads dotted names
         wanted = [name for name in self._schema.names if name in columns or name in self._key]
-        wanted += fields
+        wanted += nested
         seen: set[Key] = set()
         read: set[str] = set()
         while True:  # again and again, because a merge meanwhile puts rows into new files
@@ -145,11 +145,12 @@ class ComputedRows:
         if not self._merging.acquire(blocking=False):
             return
         try:
-            sizes: dict[int, list[str]] = {}
+            names_by_magnitude: dict[int, list[str]] = {}
             for info in self._files():
                 if info.size < MERGE_BELOW_BYTES:
-                    sizes.setdefault(_magnitude(info.base_name), []).append(info.base_name)
-            for names in sizes.values():
+                    magnitude = _magnitude(info.base_name)
+                    names_by_magnitude.setdefault(magnitude, []).append(info.base_name)
+            for names in names_by_magnitude.values():
                 if len(names) >= FILES_PER_MERGE:
                     self._merge(names)
         finally:
