@@ -100,7 +100,7 @@ class FailureKind(StrEnum):
     NO_COMPILER = (
         "no_compiler",
         _BAD,
-        "it compiles kernels, and the node's compiler is missing or cannot",
+        "it compiles kernels, and the node's compiler is missing or does not work",
     )
     PORT_TAKEN = "port_taken", _INFRA, "a port it was given is taken by another program"
     ILLEGAL_INSTRUCTION = (

@@ -5,7 +5,7 @@ our memory.
 
 The standard library's client, because `load` asks an endpoint for its models before it sends the
 first request: importing aiohttp would add a quarter to the CPU time until then (0.25 s to 1.0 s).
-Host agents use it too: one client for all, and what they ask is one small document a second.
+Host agents ask for one small document a second, so it is enough for them too.
 """
 
 import http.client
