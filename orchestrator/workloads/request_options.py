@@ -42,8 +42,11 @@ class RequestOptions:
         return () if self._constrain is None else variants_of(self._constrain)
 
     def added(self, prompt: Prompt, session: int, turn: int) -> Prompt:
+        """The prompt with the workload's options. The workload's constraint goes before that of the
+        prompt, but the prompt's fields go before those of the workload.
+        """
         constraint = self.constraint(session, turn) or prompt.constraint
-        # tools are a part of what the model reads, and nobody here knows how they are written
+        # 0: unknown, because the model reads the tools, too, and each model's template writes them
         tokens = 0 if self._has_tools else prompt.tokens
         return replace(
             prompt,
