@@ -40,15 +40,15 @@ partner, and what is invalid on either side, is listed and fails nothing.
   same            certainly within --within
   undecided       so many more starts of each side would decide; with one start
                   nothing is ever decided
-  failed          NEW's engine failed, gave broken output, or certainly failed
-                  more requests (beyond --within) than BASE's; what a client or a
-                  neighbour distorted is no failure
+  failed          NEW's engine failed or gave broken output; what a client or a
+                  neighbour distorted is no failure. Where it failed more requests
+                  than BASE's, that is listed; a limit (--slo) decides it
 
 What counts is the engine start: ask for `repeats: 2` and `starts: 2` in the file, or more (docs/guides/compare-versions.md).
 A server that already ran, as `load` measures it, has one start.
 
 Exit status: 0; 4 if anything is certainly worse or failed; 3 if nothing could be compared or files are damaged; 5 if anything
-is undecided or invalid, with --strict alone; 2 bad input.
+is undecided, invalid or fails more requests, with --strict alone; 2 bad input.
 """
 
 
@@ -98,7 +98,11 @@ is undecided or invalid, with --strict alone; 2 bad input.
     show_default=True,
     help="Show so many figures, and all that are worse or better.",
 )
-@click.option("--strict", is_flag=True, help="Status 5 if anything is undecided or invalid.")
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Status 5 if anything is undecided, invalid or fails more requests.",
+)
 @click.option("--experiment", metavar="NAME", help="Only this experiment of BASE and of NEW.")
 @click.option(
     "--format",

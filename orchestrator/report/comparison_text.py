@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from orchestrator.analysis.difference import Verdict
-from orchestrator.analysis.metrics import BROKEN, are_too_few
+from orchestrator.analysis.metrics import are_too_few
 from orchestrator.analysis.points import StoredPoint
 from orchestrator.analysis.slo import format_slo
 from orchestrator.base.grouping import values_by_key
@@ -160,13 +160,13 @@ def headline_text(comparison: SweepComparison) -> str:
 
 
 def failed_texts(comparison: SweepComparison) -> Iterator[str]:
-    """A sentence on each point of NEW that failed where BASE holds, or failed fewer requests."""
+    """A sentence on each point of NEW that failed where BASE holds."""
     for point in comparison.failed:
         yield f"failed where BASE holds: {_point_text(point)}: {_failure_reason_text(point)}"
 
 
 def failing_texts(comparison: SweepComparison) -> Iterator[str]:
-    """A sentence on each point of NEW that failed more requests, which one start does not decide."""
+    """A sentence on each point of NEW that failed more requests, which decides nothing."""
     for point in comparison.failing:
         yield f"more requests failed: {_point_text(point)}: {failed_requests_text(point)}"
 
@@ -422,12 +422,10 @@ def _reason_text(point: StoredPoint) -> str:
 
 
 def _failure_reason_text(point: StoredPoint) -> str:
-    """Why the engine of this point failed, or what was wrong with its output or its requests."""
+    """Why the engine of this point failed, or what was wrong with its output."""
     if point.engine_failures:
         return failure_text(point.engine_failures[0].head)
-    if point.validity == BROKEN:
-        return _reason_text(point)
-    return failed_requests_text(point)
+    return _reason_text(point)
 
 
 def _invalid_text(side: InvalidSide) -> str:

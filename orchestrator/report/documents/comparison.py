@@ -154,11 +154,6 @@ class Pair:
         return {of_part.part for side in (self.base, self.new) for of_part in side.part_figures}
 
     @property
-    def has_starts_to_decide(self) -> bool:
-        """Whether both sides have two starts or more."""
-        return min(len(set(self.base.starts)), len(set(self.new.starts))) >= 2
-
-    @property
     def has_other_seeds(self) -> bool:
         """Whether no schedule of NEW was drawn with a seed of BASE."""
         base_seeds = {repeat.head.seed for repeat in self.base.used}
@@ -282,10 +277,10 @@ class SweepComparison:
 
     @property
     def has_undecided(self) -> bool:
-        """Whether anything gated is neither certainly worse or better nor certainly the same, or
-        was not compared because the point of a side is invalid.
+        """Whether anything gated is neither certainly worse or better nor certainly the same, was
+        not compared because the point of a side is invalid, or fails more requests.
         """
-        return self.counts[Verdict.UNDECIDED] > 0 or bool(self.invalid)
+        return self.counts[Verdict.UNDECIDED] > 0 or bool(self.invalid or self.failing)
 
 
 def metric_named(name: str) -> Metric:
@@ -323,12 +318,10 @@ def compare_sweeps(
     failing: list[StoredPoint] = []
     invalid: list[InvalidSide] = []
     for pair in pairs:
-        fails_more = _fails_more_requests(pair, rules, len(pairs))
-        has_failed = _engine_failed(pair.new) or (fails_more and pair.has_starts_to_decide)
-        if has_failed and _holds(pair.base):
+        if _engine_failed(pair.new) and _holds(pair.base):
             failed.append(pair.new)
             continue
-        if fails_more:
+        if _fails_more_requests(pair, rules, len(pairs)):
             failing.append(pair.new)
         spoilt = [
             InvalidSide(side, point)
@@ -540,10 +533,12 @@ def _holds(point: StoredPoint) -> bool:
 
 
 def _fails_more_requests(pair: Pair, rules: DifferenceRules, pairs: int) -> bool:
-    """Whether the share of failed requests certainly grew by more than is tolerated.
+    """Whether the share of failed requests grew by more than is tolerated, and by more than chance
+    explains if each request fails by itself (Fisher's exact test over all ``pairs``).
 
-    Fisher's exact test says so, with few false alarms among all ``pairs`` together. Repeats in which
-    the engine fell behind do not count, since the load itself may have ended requests.
+    That is no certain regression: starts of one engine may differ more than their requests, so this
+    test raises false alarms where failures come by start. Repeats in which the engine fell behind
+    do not count, since the load itself may have ended requests.
     """
     base, new = _requests(pair.base), _requests(pair.new)
     if base.scheduled == 0 or new.scheduled == 0:

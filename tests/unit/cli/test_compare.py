@@ -228,7 +228,6 @@ def partly_failed(folder: Path, **columns: Any) -> str:
     [
         (CRASH, "the engine died (engine_crash)"),
         (BROKEN, "broken_output: all answers are one token"),
-        ({"failed": 20}, "40 of 200 requests failed (http_5xx 40)"),
     ],
 )
 def test_an_engine_that_fails_where_base_holds_is_a_regression_in_every_form(
@@ -250,6 +249,18 @@ def test_an_engine_that_fails_where_base_holds_is_a_regression_in_every_form(
     assert document["regression"] is True
     assert [failed["why"] for failed in document["failed"]] == [reason]
     assert document["invalid"] == []
+
+
+def test_more_failed_requests_are_listed_and_fail_a_strict_gate_alone(
+    base: str, tmp_path: Path
+) -> None:
+    new = partly_failed(tmp_path / "new", failed=20)
+    listed = "more requests failed: emulator seqs=8, chat 2 in flight: 40 of 200 requests failed"
+    gate = ("compare", base, new, "--fail-on", "tpot_ms.p50")
+    done = invoke(*gate)
+    assert done.status == 0
+    assert listed in done.stdout
+    assert invoke(*gate, "--strict").status == 5
 
 
 def test_an_engine_that_failed_before_is_no_regression(base: str, tmp_path: Path) -> None:

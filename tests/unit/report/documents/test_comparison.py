@@ -184,23 +184,21 @@ def with_failures(tmp_path: Path, name: str, *failed: int, **columns: Any) -> St
     return measured
 
 
-def test_more_failed_requests_are_a_regression_without_limits(tmp_path: Path) -> None:
+def test_more_failed_requests_are_listed_and_fail_nothing(tmp_path: Path) -> None:
     base, few, many = (
         with_failures(tmp_path, name, *failed)
         for name, failed in {"base": (0, 1), "few": (2, 2), "many": (4, 12)}.items()
     )
     rules = rules_of("output_token_throughput")
-    regressed = compared(base, many, rules)
-    assert len(regressed.failed) == 1
-    assert regressed.has_regressed
-    assert not regressed.changes, "the figures of the requests that are left would mislead"
+    listed = compared(base, many, rules)
+    assert len(listed.failing) == 1
+    assert not listed.has_regressed
+    assert listed.has_undecided
     for first, second in ((base, few), (many, base), (many, many)):
-        comparison = compared(first, second, rules)
-        assert not comparison.failed
-        assert len(comparison.changes) == 1
+        assert not compared(first, second, rules).failing
 
 
-def test_more_failed_requests_at_one_start_are_listed_and_fail_nothing(tmp_path: Path) -> None:
+def test_more_failed_requests_at_one_start_are_listed_too(tmp_path: Path) -> None:
     base, new = with_failures(tmp_path, "base", 0, 0), with_failures(tmp_path, "new", 30)
     comparison = compared(base, new, rules_of("output_token_throughput"))
     assert len(comparison.failing) == 1
@@ -211,7 +209,7 @@ def test_more_failed_requests_at_one_start_are_listed_and_fail_nothing(tmp_path:
 def test_requests_that_the_load_may_have_ended_do_not_count(tmp_path: Path) -> None:
     base = with_failures(tmp_path, "base", 0, 0)
     behind = with_failures(tmp_path, "behind", 30, 30, validity="engine_bound_backlog")
-    assert not compared(base, behind, rules_of("output_token_throughput")).failed
+    assert not compared(base, behind, rules_of("output_token_throughput")).failing
 
 
 def test_requests_that_were_cut_off_are_no_failures(tmp_path: Path) -> None:
