@@ -70,8 +70,8 @@ INDEPENDENT = 60.0
 def next_level(state: SearchState, guess: float | None = None) -> float | None:
     """The level to be probed next; None: no probe would tell more.
 
-    The probes alone say whether there is a second start of the engine: a search that has probed on
-    it confirms levels there. ``guess``: see ``level_to_explore``.
+    Once a probe ran on a second start of the engine, levels are confirmed there. ``guess``: see
+    ``level_to_explore``.
     """
     has_second_start = any(evidence.start > 0 for evidence in state.levels)
     level = level_to_explore(state, guess, confirms_last=has_second_start)
@@ -174,8 +174,11 @@ def _budget(state: SearchState, left_s: float) -> _Budget | None:
     return None if rate is None else _Budget(estimate, rate * left_s)
 
 
-def is_screening(state: SearchState, left_s: float) -> bool:
-    """Whether a probe only has to tell whether to go up or down."""
+def probe_only_screens(state: SearchState, left_s: float) -> bool:
+    """Whether a probe only has to tell whether to go up or down.
+
+    In limited time it has more to tell as soon as there is an estimate.
+    """
     return state.is_screening and _budget(state, left_s) is None
 
 
@@ -227,16 +230,16 @@ def probe_size(state: SearchState, level: float, left_s: float = math.inf) -> Pr
     They should be enough for a verdict. Where that is out of reach, or would not come in time, they
     should be enough to know the share of requests that meet the limits.
     """
-    if is_screening(state, left_s):
+    if probe_only_screens(state, left_s):
         return ProbeSize(SCREENING)
     fit = AttainmentFit(state.levels, state.target)
     requests = affordable_requests(fit, level)
     budget = _budget(state, left_s)
     if budget is None:
         if requests is None:
-            # A verdict is out of reach. A running probe may be ended for taking far more requests
-            # than expected, but only after 1 / PATIENT of those expected. With this number that is
-            # once it has FEWEST independent requests, which are enough to know the share.
+            # A verdict is out of reach. A running probe is not ended for taking too many requests
+            # before it sent 1 / PATIENT of those expected. With this number these are as good as
+            # FEWEST independent ones, which are enough to know the share.
             requests = PATIENT * FEWEST * fit.effect
         return ProbeSize(requests)
     if requests is not None and requests <= budget.for_a_proof:
@@ -258,8 +261,8 @@ def affordable_requests(fit: AttainmentFit, level: float) -> float | None:
 def is_spent(evidence: LevelEvidence) -> bool:
     """Whether the level had all the probes that it gets.
 
-    It gets MOST_REPEATS to be decided, and as many again to be confirmed once it was shown to hold.
-    Probes that ended early count half.
+    To be decided, it gets MOST_REPEATS probes that run their time (``LevelEvidence.whole``), or
+    twice as many in all. Once it was shown to hold, it gets as many again to be confirmed.
     """
     most = 2 * MOST_REPEATS if evidence.verdict == "holds" else MOST_REPEATS
     return evidence.whole >= most or evidence.probes >= 2 * most
@@ -425,7 +428,7 @@ def _level_in_bracket(
         may_hold = state.is_shown_to_hold(level) or fit.share(level) > state.target
         if may_hold:
             verdict = _verdict_to_hold(state, level, bracket, confirms_last, budget)
-        elif _counts_failing(state, level, budget):
+        elif _is_worth_failing(state, level, budget):
             verdict = _ExpectedVerdict(math.log(bracket.high / level), proofs=1)
         else:
             continue
@@ -443,14 +446,15 @@ def _bracket(
     """Between which loads the capacity is sought now.
 
     Where time is limited, no level above the estimate's interval is probed. But a level that would
-    end the search if it failed (``_counts_failing``) always stays within the bracket.
+    end the search if it failed (``_is_worth_failing``) always stays within the bracket.
     """
     low = state.low if confirms_last else state.confirmed_level
     if not low:
         low = fit.level_of(state.target) / WORTHLESS
     high = state.ceiling
     if budget is not None:
-        # twice the precision, because ``high`` itself is not probed
+        # A failing level ends the search if it is at most the precision above the claim. Twice that
+        # leaves room for such levels, because ``high`` itself is not probed.
         high_to_end_search = low * (1 + 2 * state.precision)
         high = min(high, max(budget.estimate.upper, high_to_end_search))
     return _Bracket(low, high)
@@ -471,9 +475,10 @@ def _verdict_to_hold(
     )
 
 
-def _counts_failing(state: SearchState, level: float, budget: _Budget | None) -> bool:
-    """Whether it is of use to show that a level fails; in limited time, only if that ends the
-    search.
+def _is_worth_failing(state: SearchState, level: float, budget: _Budget | None) -> bool:
+    """Whether it is of use to show that a level fails.
+
+    In limited time it is only if that ends the search, because the claim is then precise.
     """
     return budget is None or level <= (1 + state.precision) * state.confirmed_level
 

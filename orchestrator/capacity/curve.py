@@ -126,7 +126,9 @@ class Curve:
     def _next_rung(self) -> float | None:
         """The next level of the ladder, upwards, then downwards, then where the curve bends.
 
-        None: all of them were measured once.
+        None: all of them were measured once. Where any level can be sent, the ladder also ends when
+        a rung is more than a client can hold, and its bend is left out, because the curve may go on
+        there.
         """
         top = self._top()
         if top <= MOST_IN_FLIGHT and top not in self._measured:
@@ -135,7 +137,7 @@ class Curve:
         if low not in self._measured:
             return low
         if top not in self._measured:
-            return None  # the ladder ended at MOST_IN_FLIGHT, so where it bends is not known
+            return None  # the next rung is above MOST_IN_FLIGHT
         bend = self._bend(low, top)
         if bend is not None and low < bend and bend not in self._measured:
             return bend
@@ -151,9 +153,7 @@ class Curve:
 
     @property
     def _highest_rung(self) -> float:
-        """Infinite where any level can be sent: such a ladder ends when a rung is more than a client
-        can hold, and its bend is left out, because the curve may go on there.
-        """
+        """Infinite where any level can be sent."""
         return math.inf if self._sendable == ANY_LEVEL else self._sendable.highest
 
     def _low(self) -> float:

@@ -9,9 +9,10 @@ themselves. How long runs of misses are is learned from all levels that are near
 A level that was shown to hold is *confirmed* where later probes, each with a seed of its own, show
 it once more. The earlier ones do not count for this: the level was chosen because of them.
 
-Not every probe counts for everything (``Shows``). A verdict takes all *evidence probes*; to hold,
-the level must also be shown to hold by the *any-verdict probes* among them, without the others. The
-share that met the limits is that of all probes with figures, except interrupted ones.
+Not every probe counts for everything (``Shows``). A verdict takes all *evidence probes* together.
+That the level holds must be shown by the *any-verdict probes* among them alone as well; that it
+fails may be shown by either. The share that met the limits is that of all probes with figures,
+except interrupted ones.
 
 Levels lie on a geometric grid, so that the same ones come up again and their evidence adds up.
 """
@@ -148,8 +149,8 @@ class SearchState:
     shown to fail; infinite: none was. ``low``: the highest level below it that was shown to hold;
     0: none was. ``target``: the share of requests that must meet the tier's first test.
     ``whole_numbers``: levels are whole numbers: there is none between 8 and 9. ``precision``: how
-    far ``high`` may lie above the claim when the search ends, as a share of the claim. ``sendable``:
-    no other levels are probed.
+    far ``high`` may lie above the claim when the search ends, as a share of the claim.
+    ``sendable``: no other levels are probed.
     """
 
     levels: Sequence[LevelEvidence]

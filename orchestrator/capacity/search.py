@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from orchestrator.analysis.slo import targets_of
 from orchestrator.base.errors import FailureClass
 from orchestrator.capacity.choose_level import (
-    is_screening,
     level_among_rivals,
     level_to_confirm,
     level_to_explore,
+    probe_only_screens,
     probe_size,
 )
 from orchestrator.capacity.claim import Claim, claim_of
@@ -388,6 +388,6 @@ class Tier:
         quick. Without that, searches took 17 % more load.
         """
         evidence = self.state.at(level)
-        if evidence is None and is_screening(self.state, left_s):
+        if evidence is None and probe_only_screens(self.state, left_s):
             return (EarlierProbes(quick=True),) * len(self._targets)
         return earlier_probes(self._probes, level, evidence, self._targets, start)
