@@ -117,8 +117,8 @@ def next_step_text(step: NextStep) -> str:
 def shortlist_run(
     experiment: StoredExperiment, comparisons: Iterable[Comparison]
 ) -> ShortlistRun | None:
-    """The command that measures the deployments of a simulation that may be the best; None: it has
-    too few deployments. ``comparisons``: the rankings under the limits of its file.
+    """The command that measures the deployments of a simulation that may be the best; None: none
+    can run. ``comparisons``: the rankings under the limits of its file.
 
     A comment behind it says of how many questions. If the simulation says of no deployment how near
     the best it may be, the command measures all of them: ``run`` would refuse a shortlist.
@@ -126,12 +126,12 @@ def shortlist_run(
     if experiment.plan is None:
         return None
     deployments = len(experiment.plan.runnable())
-    if deployments < 2:
+    if deployments < 1:
         return None
     command = f"orchestrator run {experiment.plan_argument}"
     results = _results_beside(experiment.store.uri)
     size = _shortlist_size(experiment, comparisons)
-    if size is None or size >= deployments:
+    if deployments == 1 or size is None or size >= deployments:
         return ShortlistRun(f"{command} --results {results}", deployments)
     size = size or min(SHORTLIST_SIZE, deployments - 1)
     options = f"--results {results} --shortlist {size} --simulated {experiment.uri_argument}"

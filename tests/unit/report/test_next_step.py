@@ -91,6 +91,18 @@ def test_a_simulation_ends_with_the_command_that_measures_its_shortlist(store: S
     assert "of 2 deployments" in lines[place + 1]
 
 
+def test_a_simulation_of_one_deployment_ends_with_the_command_that_measures_it(
+    store: Store,
+) -> None:
+    store_sweep(store, planned(max_num_seqs=[8]), simulated=True)
+    lines = invoke("best", store.uri, "--slo", "interactive").stderr.splitlines()
+    (command,) = [line for line in lines if line.startswith("next: ")]
+    assert command == next_command_after_run(store)
+    _, name, *argv = shlex.split(command.removeprefix("next: "))
+    context = run_command.make_context(name, argv)
+    assert context.params["shortlist_size"] is None
+
+
 def next_command_after_run(store: Store) -> str:
     """The measuring command that ``simulate`` itself ends with, without its comment."""
     experiment = StoredExperiment(store)
