@@ -13,6 +13,11 @@ import click
 
 _SHOWS_ALL = "orchestrator.cli.command: shows all"  # a key of click's Context.meta
 HELP_ALL = "--help-all"
+# for those who try `orchestrator selfcheck` or `doctor --selfcheck`, which earlier versions had
+CHECK_OF_THE_CLIENT = (
+    "python benchmarks/client/run.py in a clone of the repository, which measures the client "
+    "against a server of known timing"
+)
 
 
 class CliCommand(click.Command):

@@ -12,7 +12,7 @@ import click
 from orchestrator.base.grouping import values_by_key
 from orchestrator.base.redaction import redact, redact_all
 from orchestrator.base.text import counted
-from orchestrator.cli.command import CliCommand
+from orchestrator.cli.command import CHECK_OF_THE_CLIENT, CliCommand
 
 if TYPE_CHECKING:
     from orchestrator.plan.model import Plan
@@ -34,9 +34,10 @@ write there, and leaves nothing behind. It starts nothing but one actor without 
 
 Exit status: 0 all well, 3 warnings (numbers may be wrong), 2 a sweep would fail.
 """
+OTHER_NAMES = {"--selfcheck": CHECK_OF_THE_CLIENT}
 
 
-@click.command(cls=CliCommand, examples=EXAMPLES, details=DETAILS)
+@click.command(cls=CliCommand, examples=EXAMPLES, details=DETAILS, other_names=OTHER_NAMES)
 @click.option(
     "--address", help="Ray cluster, or local: this machine without Ray.  [default: local]"
 )

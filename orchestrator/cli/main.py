@@ -10,6 +10,7 @@ import click
 
 from orchestrator import __version__
 from orchestrator.base.errors import InputError, OrchestratorError, ProblemsError
+from orchestrator.cli.command import CHECK_OF_THE_CLIENT
 
 FOLDER_IS_GONE = (
     "error: the folder that this program runs in or from is gone: start it again to continue"
@@ -45,8 +46,14 @@ COMMANDS = {
     "init": "orchestrator.cli.init:init",
     "schema": "orchestrator.cli.schema:schema",
 }
-# commands of other programs, and the one here that does what they do
-OTHER_NAMES = {"bench": "load", "benchmark": "load", "serve": "load"}
+_LOAD = "load URL, which measures a server that already runs"
+# by commands of other programs and of earlier versions, what to write instead
+OTHER_NAMES = {
+    "bench": _LOAD,
+    "benchmark": _LOAD,
+    "serve": _LOAD,
+    "selfcheck": CHECK_OF_THE_CLIENT,
+}
 
 
 class LazyGroup(click.Group):
@@ -78,10 +85,7 @@ class LazyGroup(click.Group):
 
             name_here = OTHER_NAMES.get(args[0])
             if name_here is not None:
-                ctx.fail(
-                    f"unknown command {args[0]!r}: write {name_here} URL, which measures a server "
-                    "that already runs"
-                )
+                ctx.fail(f"unknown command {args[0]!r}: write {name_here}")
             ctx.fail(unknown_name("command", args[0], COMMANDS))
         return super().resolve_command(ctx, args)
 

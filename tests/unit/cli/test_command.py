@@ -75,6 +75,7 @@ def test_other_names_stand_for_options_that_exist(name: str) -> None:
         (("load", "http://h", "--base-url", "http://h"), "write the address as the argument"),
         (("load", "http://h", "--goodput", "ttft:500"), 'write --slo "ttft<=500ms"'),
         (("best", "runs/", "--workload", "chat"), "write results URI --where"),
+        (("doctor", "--address=local", "--selfcheck"), "write python benchmarks/client/run.py"),
         (("run", __file__, "--storage-timeout", "1h"), "write storage_timeout: 15m in the"),
     ],
 )

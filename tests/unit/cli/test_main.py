@@ -100,6 +100,12 @@ def test_a_command_of_another_program_is_refused_with_the_name_here(name: str) -
     assert f"unknown command '{name}': write load URL" in shown.output
 
 
+def test_the_command_selfcheck_of_earlier_versions_names_its_successor() -> None:
+    shown = CliRunner().invoke(cli, ["selfcheck"])
+    assert shown.exit_code == 2
+    assert "unknown command 'selfcheck': write python benchmarks/client/run.py" in shown.output
+
+
 @pytest.mark.parametrize("name", list(COMMANDS))
 def test_each_command_is_found_by_its_name(name: str) -> None:
     command = cli.get_command(click.Context(cli), name)
