@@ -127,6 +127,7 @@ OTHER_NAMES = {
     "--prefix-count": "--shared-prefix TOKENSxCOUNT, like --shared-prefix 500x8",
     "--shared-prefix-tokens": "--shared-prefix TOKENS, like --shared-prefix 500",
     "--shared-prefix-count": "--shared-prefix TOKENSxCOUNT, like --shared-prefix 500x8",
+    "--output": "--format json > FILE; --results URI keeps every request",
     "--warmup-requests": "--warmup COUNTreq, like --warmup 100req",
 }
 

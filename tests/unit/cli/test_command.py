@@ -73,6 +73,7 @@ def test_other_names_stand_for_options_that_exist(name: str) -> None:
         (("load", "http://h", "--request-rate=4"), "write --rate"),
         (("load", "http://h", "--num-prompts", "4"), "write --requests"),
         (("load", "http://h", "--base-url", "http://h"), "write the address as the argument"),
+        (("load", "http://h", "--output", "x.json"), "write --format json > FILE; --results URI"),
         (("load", "http://h", "--goodput", "ttft:500"), 'write --slo "ttft<=500ms"'),
         (("best", "runs/", "--workload", "chat"), "write results URI --where"),
         (("doctor", "--address=local", "--selfcheck"), "write python benchmarks/client/run.py"),
