@@ -148,8 +148,12 @@ OTHER_NAMES = {
     default="completions",
     help="Default: completions, or that of URL's path.",
 )
+# URL says the usual paths itself. Of http://host/v2/complete it cannot be told whether this is an
+# API's path or precedes /v1/completions, and where the models are listed.
 @click.option(
-    "--endpoint", metavar="PATH", help="Path of the API on URL's server, if it is an unusual one."
+    "--endpoint",
+    metavar="PATH",
+    help="Path of the API on URL's server, if it is an unusual one, like /v2/complete.",
 )
 @click.option("--api-key-env", metavar="NAME", help="Environment variable that holds the key.")
 @click.option(
