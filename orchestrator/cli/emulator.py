@@ -22,10 +22,10 @@ def emulator(argv: tuple[str, ...]) -> int:
     """Serve OpenAI and TGI streams with the timing of a stated model."""
     if argv[:1] == ("fit",):
         return _fit(argv[1:])
-    from orchestrator.emulator.flags import options_of, parser
+    from orchestrator.emulator.flags import options_of, parse
 
     try:
-        arguments = parser().parse_args(argv)
+        arguments = parse(argv)
     except SystemExit as ended:
         return int(ended.code or 0)
     from orchestrator.emulator.server import main

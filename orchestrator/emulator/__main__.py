@@ -4,7 +4,7 @@ import signal
 import sys
 
 from orchestrator.base.errors import InputError
-from orchestrator.emulator.flags import options_of, parser
+from orchestrator.emulator.flags import options_of, parse
 from orchestrator.emulator.server import log, main
 
 
@@ -15,7 +15,7 @@ def run(argv: list[str]) -> int:
     # Processes started by Ray inherit a blocked SIGINT.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
     try:
-        options = options_of(parser().parse_args(argv))
+        options = options_of(parse(argv))
     except (InputError, ValueError, OSError) as error:
         log(f"Value error, {error}", "ERROR")
         return 1

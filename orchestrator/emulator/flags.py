@@ -5,11 +5,13 @@ starts.
 import argparse
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from orchestrator.base.registry import did_you_mean
 from orchestrator.emulator.profile import (
     DEFAULT_ACCELERATOR,
     DEFAULT_MODEL,
@@ -46,6 +48,7 @@ def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(
         prog="orchestrator emulator",
         allow_abbrev=False,
+        add_help=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Imitate an engine: serve OpenAI and TGI streams with modelled timing.\n"
         "Nothing is computed.\n\n"
@@ -53,6 +56,7 @@ def parser() -> argparse.ArgumentParser:
         "`orchestrator predict fit` calibrates a profile on what was measured.",
     )
     add = result.add_argument
+    add("-h", "--help", "--help-all", action="help", help="show this message and exit")
     add("--host", default="127.0.0.1")
     add("--port", type=int, default=8000, help="default 8000; 0 takes a free one")
     add("--profile", help="a profile file, or a name such as H100-80GB/Llama-3.1-8B")
@@ -103,6 +107,24 @@ def parser() -> argparse.ArgumentParser:
     add("--role", choices=ROLES, default="", help=argparse.SUPPRESS)
     add("--headless", action="store_true", help=argparse.SUPPRESS)
     return result
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Reads the flags. Raises SystemExit after it printed the help, or what is wrong, with the most
+    similar flag for one that does not exist.
+    """
+    flags = parser()
+    arguments, unknown = flags.parse_known_args(argv)
+    if unknown:
+        name = unknown[0].partition("=")[0]
+        known: list[str] = []
+        for action in flags._actions:
+            if action.help != argparse.SUPPRESS:
+                known.extend(action.option_strings)
+        guess = did_you_mean(name, known)
+        end = f"; {guess}" if guess else ""
+        flags.error(f"unknown argument {name!r}{end}")
+    return arguments
 
 
 def with_faults(profile: Profile, entries: list[str]) -> Profile:

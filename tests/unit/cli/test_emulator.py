@@ -11,8 +11,11 @@ from orchestrator.base.errors import InputError
 from tests.unit.cli.commands import invoke
 
 
-def test_help_is_that_of_the_emulators_own_process(capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke("emulator", "--help").status == 0
+@pytest.mark.parametrize("flag", ["--help", "--help-all"])
+def test_help_is_that_of_the_emulators_own_process(
+    flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke("emulator", flag).status == 0
 
 
 def test_an_unknown_flag_is_status_2() -> None:

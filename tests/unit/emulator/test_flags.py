@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from orchestrator.base.errors import InputError
-from orchestrator.emulator.flags import API_KEY_VARIABLE, Options, options_of, parser, with_faults
+from orchestrator.emulator.flags import API_KEY_VARIABLE, Options, options_of, parse, with_faults
 from orchestrator.emulator.profile import DEFAULT_MODEL, Faults, Profile
 
 
 def options(*argv: str) -> Options:
-    return options_of(parser().parse_args(argv))
+    return options_of(parse(argv))
 
 
 def test_without_flags_a_known_model_is_imitated_on_a_gpu() -> None:
@@ -69,3 +69,35 @@ def test_faults_of_the_command_line_are_put_over_those_of_the_profile() -> None:
 def test_an_unknown_fault_is_refused() -> None:
     with pytest.raises(ValueError, match="explode"):
         with_faults(Profile(), ["explode"])
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help", "--help-all"])
+def test_the_help_shows_all_but_the_flags_of_sweeps(
+    flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse([flag])
+    assert ended.value.code == 0
+    help_text = capsys.readouterr().out
+    assert "--max-concurrent-requests" in help_text
+    assert "--headless" not in help_text
+
+
+@pytest.mark.parametrize(
+    ("argv", "answer"),
+    [
+        (["--prot", "9"], "unknown argument '--prot'; did you mean '--port'?"),
+        (["--prot=9"], "unknown argument '--prot'; did you mean '--port'?"),
+        (["--modle", "m", "--port", "9"], "unknown argument '--modle'; did you mean '--model'?"),
+        (["--xyzzy"], "unknown argument '--xyzzy'\n"),
+        # not the flag of sweeps
+        (["--headles"], "unknown argument '--headles'; did you mean '--help'?"),
+    ],
+)
+def test_a_mistyped_flag_is_answered_with_the_nearest(
+    argv: list[str], answer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(argv)
+    assert ended.value.code == 2
+    assert answer in capsys.readouterr().err
