@@ -3,20 +3,32 @@
 import math
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.base.text import counted, hours
 from orchestrator.capacity.best import Comparison
-from orchestrator.capacity.doubts import Doubt, DoubtKind, Remedy
+from orchestrator.capacity.doubts import (
+    GRID_STEP,
+    Doubt,
+    DoubtKind,
+    Remedy,
+    longest_probes,
+    widest_precision,
+)
 from orchestrator.plan.cost import estimated_start_s
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.model import Deployment, DeploymentGroup, Plan
 from orchestrator.plan.simulated import shortlist_size
 from orchestrator.report.selection import Answers, answers, ranking_limits
+from orchestrator.report.words import key_text, precision_text, probe_length
 from orchestrator.results.validity import MOST_AGAIN
+from orchestrator.spec.load import Scale
 
 # remedies that another run of the same plan is
 _BY_RUNNING = (Remedy.RUN_AGAIN, Remedy.SEARCH_LONGER)
+_BY_MEASURING_LONGER = (Remedy.LONGER, Remedy.LONGER_PROBES)
+_BY_REPEATING = (Remedy.MORE_REPEATS, Remedy.MORE_REPEATS_OR_LONGER)
+_MEASURED_ANEW = "it measures every deployment anew, to settle a doubt"
 SHORTLIST_SIZE = 8  # in the command that is proposed after a simulation without limits
 
 
@@ -27,7 +39,8 @@ class NextStep:
     ``command``: what to type. ``change``: the keys to set in the file; None: it stays as it is.
     ``deployments``: of how many the step settles a doubt. ``most_gpu_s``: estimated GPU seconds of
     what it measures, engine starts included. ``most_s``: estimated seconds, if the deployments run
-    one after the other. ``effect``: what it does.
+    one after the other. ``effect``: what it does. ``takes_longer``: the step takes longer than these
+    estimates, because how much longer each load must be is not known.
     """
 
     command: str
@@ -36,6 +49,7 @@ class NextStep:
     most_gpu_s: float
     most_s: float
     effect: str = "it measures what can still change who is best"
+    takes_longer: bool = False
 
     @property
     def settled_per_s(self) -> float:
@@ -94,19 +108,31 @@ def next_steps(
             _run_again(experiment, experiment.plan, doubts),
             _start_again(experiment, experiment.plan, doubts),
             _measure_higher(experiment, experiment.plan, doubts),
+            _measure_longer(experiment, experiment.plan, doubts),
+            _repeat_more(experiment, experiment.plan, doubts),
+            _search_closer(experiment, experiment.plan, doubts),
+            _add_clients(experiment, experiment.plan, doubts),
+            _stretch(experiment, experiment.plan, doubts),
         ]
         possible = [step for step in steps if step is not None]
         if possible:
             yield max(possible, key=lambda step: step.settled_per_s)
+            continue
+        taking_claims = _take_claims(experiment, doubts)
+        if taking_claims is not None:
+            yield taking_claims
 
 
 def next_step_text(step: NextStep) -> str:
     """``next: orchestrator run … --until decided``, with what it costs and measures below."""
-    cost = f"up to about {hours(step.most_s)}"
+    cost = hours(step.most_s)
     if step.most_gpu_s:
         gpu_hours = step.most_gpu_s / 3600
         digits = ".2g" if gpu_hours < 100 else ",.0f"
-        cost = f"up to about {gpu_hours:{digits}} h of GPU time"
+        cost = f"{gpu_hours:{digits}} h of GPU time"
+    cost = f"more than about {cost}" if step.takes_longer else f"up to about {cost}"
+    if not step.most_s:
+        cost = "no load"
     deployments = f", of {counted(step.deployments, 'deployment')}" if step.deployments > 1 else ""
     command = step.command
     if step.change is not None:
@@ -280,6 +306,132 @@ def _measure_higher(
         )
         measuring.append(_Measuring(deployment, estimated_start_s(deployment) + highest_s))
     return _step(_run_file(experiment), "add a higher level", measuring)
+
+
+def _measure_longer(
+    experiment: StoredExperiment, plan: Plan, doubts: Sequence[Doubt]
+) -> NextStep | None:
+    """Longer loads. Another length is another load, so every deployment is measured anew."""
+    to_settle = [doubt for doubt in doubts if doubt.remedy in _BY_MEASURING_LONGER]
+    settled = _labels_to_settle(to_settle)
+    if any(load.requests is not None for load in plan.loads):
+        step = _anew(experiment, plan, "set more requests", settled)
+        return None if step is None else replace(step, takes_longer=True)
+    seconds = _needed_length_s(to_settle)
+    if seconds is None:
+        step = _anew(experiment, plan, "set a longer duration", settled)
+        return None if step is None else replace(step, takes_longer=True)
+    longer_loads = [load.model_copy(update={"duration_s": seconds}) for load in plan.loads]
+    # a new object: a copy would keep the cached properties
+    fields = {name: getattr(plan, name) for name in Plan.model_fields}
+    longer = Plan(**fields | {"loads": tuple(longer_loads)})
+    change = f"set {key_text('duration', probe_length(seconds))}"
+    return _anew(experiment, longer, change, settled)
+
+
+def _needed_length_s(doubts: Sequence[Doubt]) -> float | None:
+    """The length of probes that settles all these doubts; None: it is not known of all of them."""
+    probes = [longest_probes(doubt) for doubt in doubts]
+    seconds = [longest.seconds for longest in probes if longest is not None]
+    if len(seconds) < len(probes):
+        return None
+    return max(seconds, default=None)
+
+
+def _stretch(experiment: StoredExperiment, plan: Plan, doubts: Sequence[Doubt]) -> NextStep | None:
+    """The recorded times stretched, where a thinned trace sends no more. Every deployment is
+    measured anew.
+    """
+    to_settle = [doubt for doubt in doubts if doubt.remedy is Remedy.STRETCH]
+    if not any(load.arrivals.scale is Scale.THIN for load in plan.loads):
+        return None
+    return _anew(experiment, plan, "set scale: stretch", _labels_to_settle(to_settle))
+
+
+def _repeat_more(
+    experiment: StoredExperiment, plan: Plan, doubts: Sequence[Doubt]
+) -> NextStep | None:
+    """One more repeat on each start. A search chooses by itself how often it repeats a level."""
+    to_settle = [doubt for doubt in doubts if doubt.remedy in _BY_REPEATING]
+    if any(load.searches for load in plan.loads):
+        return None
+    repeats = plan.repeats + plan.starts
+    # several starts share the repeats anew: any of them can come to another start
+    most_measured = 1 if plan.starts == 1 else repeats
+    measuring: list[_Measuring] = []
+    for deployment in _with_labels(plan, _labels_to_settle(to_settle)):
+        one_repeat_s = sum(
+            known.load.estimated_s(known.level) for known in plan.known_levels(deployment.id)
+        )
+        start_s = plan.starts * estimated_start_s(deployment)
+        measuring.append(_Measuring(deployment, start_s + most_measured * one_repeat_s))
+    return _step(_run_file(experiment), f"set repeats: {repeats}", measuring)
+
+
+def _search_closer(
+    experiment: StoredExperiment, plan: Plan, doubts: Sequence[Doubt]
+) -> NextStep | None:
+    """Searches that go on to a smaller precision, which may be no smaller than their grid."""
+    to_settle = [doubt for doubt in doubts if doubt.remedy is Remedy.SMALLER_PRECISION]
+    precision = min((rules.precision for rules in experiment.searched.values()), default=0.0)
+    if precision <= GRID_STEP - 1:
+        return None
+    measuring = [
+        _whole(plan, deployment) for deployment in _with_labels(plan, _labels_to_settle(to_settle))
+    ]
+    return _step(_run_file(experiment), f"set a precision below {precision:g}", measuring)
+
+
+def _add_clients(
+    experiment: StoredExperiment, plan: Plan, doubts: Sequence[Doubt]
+) -> NextStep | None:
+    """More clients than a launch may have now: ``run`` adds them by itself up to that number."""
+    to_settle = [doubt for doubt in doubts if doubt.remedy is Remedy.MORE_CLIENTS]
+    measuring = [
+        _whole(plan, deployment) for deployment in _with_labels(plan, _labels_to_settle(to_settle))
+    ]
+    return _step(_run_file(experiment), "set a larger max_clients", measuring)
+
+
+def _take_claims(experiment: StoredExperiment, doubts: Sequence[Doubt]) -> NextStep | None:
+    """A precision with which the claims are the answer. It asks for less and measures nothing, so
+    it is proposed only where no measurement is.
+    """
+    to_settle = [doubt for doubt in doubts if doubt.remedy is Remedy.WIDER_PRECISION]
+    if not to_settle:
+        return None
+    widest = max(map(widest_precision, to_settle), key=lambda change: change.precision)
+    return NextStep(
+        _run_file(experiment),
+        f"set {key_text('precision', precision_text(widest))}",
+        len(_labels_to_settle(to_settle)),
+        most_gpu_s=0.0,
+        most_s=0.0,
+        effect="it takes the claim as the answer",
+    )
+
+
+def _labels_to_settle(doubts: Iterable[Doubt]) -> set[str]:
+    """The labels of the deployments that need the remedies of these doubts."""
+    labels: set[str] = set()
+    for doubt in doubts:
+        labels.update(doubt.to_remedy or doubt.deployments)
+    return labels
+
+
+def _anew(
+    experiment: StoredExperiment, plan: Plan, change: str, settled: set[str]
+) -> NextStep | None:
+    """The step that measures all of a changed plan. ``settled``: the labels of the deployments of
+    which it settles a doubt; without any there is no step.
+    """
+    if not settled:
+        return None
+    measuring = [_whole(plan, deployment) for deployment in plan.runnable()]
+    step = _step(_run_file(experiment), change, measuring)
+    if step is None:
+        return None
+    return replace(step, deployments=len(settled), effect=_MEASURED_ANEW)
 
 
 def _with_labels(plan: Plan, labels: set[str]) -> list[Deployment]:
