@@ -12,6 +12,7 @@ from orchestrator.report.page import payload
 from orchestrator.results.store import Store
 from tests.unit.cli.commands import invoke
 from tests.unit.plan.stored_sweeps import planned, store_sweep
+from tests.unit.report.test_capacity_table import store_search
 
 
 @pytest.fixture
@@ -28,6 +29,18 @@ def test_the_page_has_the_answer_under_each_limit(store: Store, tmp_path: Path) 
     html = output.read_text()
     assert "interactive (ttft&lt;=150ms,<wbr>attainment&gt;=0.9)" in html
     assert "tight (ttft&lt;=1ms,<wbr>attainment&gt;=0.9)" in html
+
+
+def test_a_search_that_claims_nothing_yet_is_marked_as_an_estimate(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path / "results"), "exp")
+    store_search(store, levels=((8, 100, 1), (16, 300, 1)))
+    output = tmp_path / "page.html"
+    invoke("report", store.uri, "--output", str(output))
+    html = output.read_text()
+    assert "emulator seqs=8 at 11.2 req/s (estimate)" in html
+    assert "estimate, expected by the search and not claimed" in html
+    assert "<td>11.2</td><td>6.7-15.7</td><td>-</td>" in html, "the row of all that searches claim"
+    assert "claim, computed by the search" not in html
 
 
 def test_it_says_where_the_page_is_and_how_large(store: Store, tmp_path: Path) -> None:

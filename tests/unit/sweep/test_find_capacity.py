@@ -167,6 +167,8 @@ def test_the_claim_is_below_the_capacity_and_a_level_above_fails(
     assert (report.counts.failed, steps(world)["start"]) == (0, 1)
     assert found["status"] in ("converged", "cliff")
     assert 0.65 * MOST <= found["claim"] < found["high"] <= 1.1 * MOST
+    assert found["estimate.lower"] <= found["estimate"] <= found["estimate.upper"]
+    assert 0 < found["safe"] <= found["high"]
     early = {row["level"]: row["ended_early"] for row in store.read("points").to_pylist()}
     assert early[max(early)] == "fails"
     assert "holds" in early.values()
