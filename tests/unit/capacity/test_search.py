@@ -97,19 +97,31 @@ def test_ten_minutes_are_enough_for_an_estimate_and_a_safe_level() -> None:
     assert max(safe) <= 1.005
 
 
-def test_nothing_is_probed_far_above_the_estimate_twice() -> None:
+def server_named(part: str) -> Server:
+    return next(server for server in SERVERS if part in server.name)
+
+
+@pytest.mark.parametrize(
+    "server",
+    [MD8, MM8, server_named("runs of 20"), server_named("cliff")],
+    ids=lambda server: server.name,
+)
+def test_nothing_is_probed_far_above_the_estimate_twice(server: Server) -> None:
     """A short search that begins at twice what the server holds."""
     tier = Tier(SLO)
     rng = np.random.default_rng(1)
+    first_guess = 2 * server.capacity
     spent = Spent()
     levels: list[float] = []
     while spent.seconds < 600.0:
         left_s = 600.0 - spent.seconds
-        level = level_to_explore(tier.state, 24.0, left_s=left_s) or level_to_confirm(tier.state)
-        assert level is not None
+        level = level_to_explore(tier.state, first_guess, left_s=left_s)
+        level = level or level_to_confirm(tier.state)
+        if level is None:
+            break
         levels.append(level)
-        tier.tell(probe(MD8, level, rng, spent, tier, left_s, left_s))
-    far_above = [level for level in levels if level > 1.3 * MD8.capacity]
+        tier.tell(probe(server, level, rng, spent, tier, left_s, left_s))
+    far_above = [level for level in levels if level > 1.3 * server.capacity]
     assert len(far_above) == len(set(far_above))
     assert len(far_above) <= 2
 
