@@ -568,6 +568,12 @@ def test_a_search_needs_limits_and_looks_for_the_level_itself() -> None:
     assert closed == ["--arrivals is for --rate"]
 
 
+def test_a_search_takes_ten_minutes_unless_a_budget_is_given() -> None:
+    made, _ = search("--slo", "ttft<=1s")
+    longer, _ = search("--slo", "ttft<=1s", "--budget", "2h")
+    assert (planned(made).budget.wall, planned(longer).budget.wall) == (600, 7200)
+
+
 def test_a_search_begins_at_the_level_that_is_given() -> None:
     made, problems = search("--slo", "ttft<=1s", "--rate", "20")
     assert problems == []
