@@ -6,11 +6,14 @@ import json
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import orchestrator
 from orchestrator.base.errors import FailureKind, ProblemsError
 from orchestrator.cli.shortlist import ShortlistRequest, limited
+from orchestrator.emulator import step_tables
+from orchestrator.plan import checks
 from orchestrator.plan.model import Plan
 from orchestrator.plan.predictions import with_predictions
 from orchestrator.results.events import Event
@@ -21,7 +24,10 @@ from orchestrator.results.store import Store
 from orchestrator.simulation.refusals import check
 from orchestrator.spec.assumptions import Assumptions
 from tests.unit.cli.commands import invoke
+from tests.unit.emulator.test_step_tables import Kernels
 from tests.unit.simulation.builders import EXPERIMENT, files_of, planned, simulated
+
+ONE_DEPLOYMENT = EXPERIMENT.replace("{tensor_parallel_size: 1}, ", "")
 
 
 def points(store: Store) -> list[PointRow]:
@@ -169,6 +175,64 @@ def test_more_load_is_slower(tmp_path: Path) -> None:
         e2e_s[of_attempt[row["attempt_id"]]].append(seconds)
     slow, fast = (sum(e2e_s[level]) / len(e2e_s[level]) for level in (40.0, 1.0))
     assert slow > 1.05 * fast
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "late_share", "spread"),
+    [
+        ("constant", 0.5, 0.0),
+        ("{process: gamma, burstiness: 0.25}", 0.5, 2.0),
+        ("{process: ramp, to: 30}", 0.625, 1.1),
+        ("{process: steps, steps: [[1.5, 5s], [0.5, 5s]]}", 0.25, 1.3),
+    ],
+)
+def test_requests_are_due_as_the_arrivals_say(
+    tmp_path: Path, arrivals: str, late_share: float, spread: float
+) -> None:
+    """``late_share``: the share of requests in the second half. ``spread``: the standard deviation
+    of the gaps between them over their mean. The more they spread, the more the share is chance.
+    """
+    load = f"load: {{levels: {{request_rate: [10]}}, arrivals: {arrivals}, duration: 10s}}"
+    store, report = simulated(planned(ONE_DEPLOYMENT, load=load), tmp_path)
+    assert (report.counts.measured, report.counts.failed) == (1, 0)
+    (point,) = points(store)
+    assert point.arrivals in arrivals
+    due_s = store.read("requests")["scheduled_ns"].to_numpy() / 1e9
+    gaps_s = np.diff(due_s)
+    assert np.mean(due_s >= 5) == pytest.approx(late_share, abs=0.01 + 0.1 * spread)
+    assert gaps_s.std() / gaps_s.mean() == pytest.approx(spread, abs=0.25)
+
+
+@pytest.mark.parametrize("levels", ["search: curve", "levels: auto"])
+def test_a_curve_goes_up_until_twice_the_load_gives_no_more(tmp_path: Path, levels: str) -> None:
+    text = ONE_DEPLOYMENT.replace("{tensor_parallel_size: 2}", "{max_num_seqs: 2}")
+    load = f"load: {{{levels}, control: concurrency, requests: 40, warmup: 0s}}"
+    store, report = simulated(planned(text, load=load), tmp_path)
+    assert report.counts.failed == 0
+    assert sorted(point.level for point in points(store)) == [1, 2, 3, 4]
+    frame = orchestrator.points(str(tmp_path), columns=["level", "output_token_throughput"])
+    tokens_per_s = frame.set_index("level")["output_token_throughput"]
+    assert tokens_per_s[2] > 1.7 * tokens_per_s[1]
+    assert tokens_per_s[4] < 1.1 * tokens_per_s[2]
+
+
+def test_steps_come_from_tables_of_kernels_where_the_file_asks_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A decode of few tokens takes 5 ms in these tables, and 7 ms by the formula."""
+    monkeypatch.setattr(checks, "find_spec", lambda name: name)
+    monkeypatch.setattr(step_tables, "_compiled", lambda *_: Kernels())
+    text = EXPERIMENT.replace(", {tensor_parallel_size: 2}", "")
+    load = "load: {levels: {request_rate: [1]}, duration: 10s, warmup: 0s}"
+    tpot_ms: dict[str, float] = {}
+    for wanted in ("false", "true"):
+        folder = tmp_path / wanted
+        plan = planned(text, load=load, predictions=f"predictions: {{tables: {wanted}}}")
+        simulated(plan, folder)
+        frame = orchestrator.points(str(folder), columns=["tpot_ms.p50"])
+        tpot_ms[wanted] = frame["tpot_ms.p50"].item()
+    assert 5 < tpot_ms["true"] < 5.5
+    assert tpot_ms["false"] > 6.5
 
 
 def test_a_trace_is_sent_at_its_times_and_finds_its_blocks_again(tmp_path: Path) -> None:
