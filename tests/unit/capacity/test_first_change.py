@@ -20,16 +20,22 @@ from orchestrator.capacity.first_change import (
     first_change,
 )
 from orchestrator.capacity.levels import LevelEvidence
+from orchestrator.results.records import RequestTotals
 from tests.unit.capacity.builders import at, attempt
 
 SLO = parse_slo("ttft<=500ms,e2e<=2s,attainment>=0.95")
 EASY_E2E = replace(at(8.0), share=0.99)
 
 
+def figures_of(requests: int, seconds: float) -> Any:
+    """Figures of a probe whose requests were all answered."""
+    totals = RequestTotals(scheduled=requests, ok=requests, failed=0)
+    return SimpleNamespace(window_s=seconds, requests=totals, errors={})
+
+
 def probe(level: float, ttft_s: list[float], e2e_s: float = 1.0, seconds: float = 10) -> Repeat:
     data = attempt(level, ttft_s)
-    requests = SimpleNamespace(scheduled=len(ttft_s))
-    figures: Any = SimpleNamespace(window_s=seconds, requests=requests)
+    figures = figures_of(len(ttft_s), seconds)
     return repeat_of(replace(data, request_e2e_s=[e2e_s] * len(ttft_s), figures=figures), SLO)
 
 
@@ -67,8 +73,7 @@ def test_the_limit_that_is_missed_by_more_requests_comes_first() -> None:
 
 def test_limits_that_are_missed_only_together_name_none() -> None:
     data = attempt(0.5, [0.3] * 96 + [0.8] * 4)
-    requests = SimpleNamespace(scheduled=100)
-    figures: Any = SimpleNamespace(window_s=10, requests=requests)
+    figures = figures_of(100, seconds=10)
     late = [3.0] * 4 + [1.0] * 96  # other requests than those with a late first token
     both = repeat_of(replace(data, request_e2e_s=late, figures=figures), SLO)
     assert change("nothing_holds", [both]) is None
