@@ -146,7 +146,8 @@ def test_the_losers_of_a_race_fail_at_what_the_winner_holds(tmp_path: Path) -> N
 
 def test_on_a_full_grid_everybody_is_searched_to_the_end(tmp_path: Path) -> None:
     world, store = world_of(), Store.open(str(tmp_path), "x")
-    sweep(world, racing(", full_grid: true", "{max_num_seqs: 4}, {max_num_seqs: 8}"), store)
+    load = ", full_grid: true, precision: 0.3"
+    sweep(world, racing(load, "{max_num_seqs: 4}, {max_num_seqs: 8}"), store)
     assert all(one["claim"] is not None for one in last_claims(world).values())
     assert steps(world)["start"] == 2
 
