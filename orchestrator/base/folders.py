@@ -1,5 +1,6 @@
 """Folders of this user that all programs of this kind on a node share."""
 
+import contextlib
 import os
 import stat
 from pathlib import Path
@@ -17,16 +18,19 @@ def node_path(name: str) -> Path:
 
 
 def node_folder(name: str) -> Path:
-    """``node_path``, made private to this user.
+    """The folder at ``node_path``, created private to this user if it is not there.
 
-    Raises OrchestratorError when someone else owns it.
+    Raises OrchestratorError when someone else owns it, or when it is no folder but a link or file.
     """
     path = node_path(name)
     for folder in (path.parent, path):
-        folder.mkdir(mode=0o700, exist_ok=True)
-        facts = folder.lstat()
-        if facts.st_uid != os.getuid() or not stat.S_ISDIR(facts.st_mode):
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        status = folder.lstat()
+        if status.st_uid != os.getuid():
             raise OrchestratorError(
-                f"{folder} belongs to user {facts.st_uid}, not to us: remove it"
+                f"{folder} belongs to user {status.st_uid}, not to us: remove it"
             )
+        if not stat.S_ISDIR(status.st_mode):
+            raise OrchestratorError(f"{folder} is a link or a file, not a folder: remove it")
     return path

@@ -26,5 +26,23 @@ def test_the_folder_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_link_in_its_place_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folders, "node_path", lambda name: tmp_path / "shared" / name)
     (tmp_path / "shared").symlink_to(tmp_path)
-    with pytest.raises(OrchestratorError, match="not to us: remove it"):
+    with pytest.raises(OrchestratorError, match="is a link or a file"):
+        node_folder("work")
+
+
+def test_a_file_in_its_place_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folders, "node_path", lambda name: tmp_path / "shared" / name)
+    (tmp_path / "shared").touch()
+    with pytest.raises(OrchestratorError, match="is a link or a file"):
+        node_folder("work")
+
+
+def test_a_folder_of_another_user_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folders, "node_path", lambda name: tmp_path / "shared" / name)
+    node_folder("work")
+    owner = os.getuid()
+    monkeypatch.setattr(folders.os, "getuid", lambda: owner + 1)
+    with pytest.raises(OrchestratorError, match=f"belongs to user {owner}, not to us"):
         node_folder("work")
