@@ -21,6 +21,7 @@ _GS_OPTIONS = {"endpoint_override", "scheme", "anonymous", "project_id"}
 _OPTIONS = {"s3": _S3_OPTIONS, "gs": _GS_OPTIONS}
 _ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _SECRET_WORDS = ("key", "secret", "token", "password", "credential", "signature")
+# scheme -> where its credentials belong
 _HELP = {
     "s3": "put them into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or the node's role",
     "gs": "point GOOGLE_APPLICATION_CREDENTIALS at a file or use the node's service account",
@@ -30,8 +31,9 @@ _AWS_HOST = "s3.us-east-1.amazonaws.com"  # it knows the region of every bucket
 ANSWER_LIMIT_S = 8.0  # for a storage that a command is about to use
 FIRST_ANSWER = RetryPolicy(first_pause_s=1.0, longest_pause_s=1.0)
 LAST_TRY_S = 2.0  # no try begins this shortly before the limit
-# Errors that no second try mends, and what to look at. They are looked for before anything starts.
-_HOPELESS = {
+_TLS_HINT = "is its certificate trusted here (AWS_CA_BUNDLE), and does it speak TLS?"
+# Words of errors that no second try mends -> what to look at
+_LASTING_ERRORS = {
     "resolve host": "is its name right, and is there a network?",
     "NO_SUCH_BUCKET": "is the bucket's name right?",
     "ACCESS_DENIED": "are there credentials, and may they use it?",
@@ -40,12 +42,12 @@ _HOPELESS = {
     "PermissionDenied": "are there credentials, and may they use it?",
     "Could not create a OAuth2 access token": "are there credentials?",
     "Bucket '": "is the bucket's name right?",
-    **{
-        f"curlCode: {code},": "is its certificate trusted here (AWS_CA_BUNDLE), and does it speak TLS?"
-        for code in (35, 60, 77)  # of libcurl: handshake, certificate, file of certificates
-    },
+    "curlCode: 35,": _TLS_HINT,  # of libcurl: the handshake failed
+    "curlCode: 60,": _TLS_HINT,  # the certificate is not trusted
+    "curlCode: 77,": _TLS_HINT,  # the file of certificates cannot be read
 }
-# of an error that may pass, as while a server starts; one that is only busy lets callers time out
+# Words of the error where nothing listens at the address. It is tried again, because the server may
+# be starting. (A server that is only busy accepts connections and lets them time out.)
 _UNREACHED = "curlCode: 7,"
 _UNREACHED_HINT = "is it up, is its address right, and is there a network?"
 
@@ -95,8 +97,14 @@ def check_answers(uri: str, limit_s: float = ANSWER_LIMIT_S) -> None:
         _check_folder(Path(location.path))
         return
     problems: list[str] = []
+
+    def ask() -> None:
+        problem = _problem_of(location, limit_s)
+        if problem is not None:
+            problems.append(problem)
+
     # in a thread, because Google's library tries for minutes, whatever its time limit is
-    asking = threading.Thread(target=_ask, args=(location, limit_s, problems), daemon=True)
+    asking = threading.Thread(target=ask, daemon=True)
     asking.start()
     asking.join(limit_s)
     if asking.is_alive():
@@ -117,20 +125,24 @@ def _check_folder(path: Path) -> None:
             raise InputError(f"{place} is a file, and results are in a folder: give another place")
 
 
-def _ask(location: Location, limit_s: float, problems: list[str]) -> None:
+def _problem_of(location: Location, limit_s: float) -> str | None:
+    """Asks an object store, and says why it cannot be used. None: it can, or it is only busy."""
     policy = replace(FIRST_ANSWER, limit_s=limit_s - LAST_TRY_S)
     try:
         retried(
-            lambda: location.filesystem().get_file_info(location.path), policy, is_passing=_passes
+            lambda: location.filesystem().get_file_info(location.path),
+            policy,
+            is_passing=_is_worth_another_try,
         )
     except InputError as error:
-        problems.append(str(error))
+        return str(error)
     except OSError as error:
         hint = _hint(error)
         if hint is None and _UNREACHED in str(error):
             hint = _UNREACHED_HINT
         if hint is not None:
-            problems.append(f"{location.uri} cannot be used: {_one_line(error)}; {hint}")
+            return f"{location.uri} cannot be used: {_one_line(error)}; {hint}"
+    return None
 
 
 def _one_line(error: OSError) -> str:
@@ -140,10 +152,13 @@ def _one_line(error: OSError) -> str:
 def _hint(error: OSError) -> str | None:
     """What to look at, for an error that no second try mends; None for other errors."""
     text = _one_line(error)
-    return next((hint for words, hint in _HOPELESS.items() if words in text), None)
+    for words, hint in _LASTING_ERRORS.items():
+        if words in text:
+            return hint
+    return None
 
 
-def _passes(error: BaseException) -> bool:
+def _is_worth_another_try(error: BaseException) -> bool:
     return isinstance(error, OSError) and _hint(error) is None
 
 
@@ -178,7 +193,8 @@ def _object_store(uri: str, scheme: str) -> Location:
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     if scheme == "s3":
         options = _endpoint(options)
-    has_user = "@" in parts.netloc + options.get("endpoint_override", "")
+    hosts = (parts.netloc, options.get("endpoint_override", ""))
+    has_user = any("@" in host for host in hosts)
     problems = [Problem(text) for text in _uri_problems(scheme, bucket, has_user, options)]
     if problems:
         raise ProblemsError(problems)
@@ -187,6 +203,7 @@ def _object_store(uri: str, scheme: str) -> Location:
 
 
 def _uri_problems(scheme: str, bucket: str, has_user: bool, options: dict[str, str]) -> list[str]:
+    """What is wrong with a URI. ``has_user``: a host in it has a user name or password before it."""
     valid_options = _OPTIONS[scheme]
     unknown = sorted(set(options) - valid_options)
     secret = [name for name in unknown if any(word in name.lower() for word in _SECRET_WORDS)]
@@ -208,8 +225,10 @@ def _uri_problems(scheme: str, bucket: str, has_user: bool, options: dict[str, s
 
 
 def _endpoint(options: dict[str, str]) -> dict[str, str]:
-    """Adds the endpoint of an S3 that is not AWS: from the URI, or from AWS_ENDPOINT_URL, which
-    pyarrow does not read.
+    """The options, with the endpoint, scheme and region of an S3 that is not AWS.
+
+    The endpoint is that of the URI, or else of AWS_ENDPOINT_URL, which pyarrow does not read.
+    Options of the URI win over what the endpoint and the environment say.
     """
     endpoint = options.get("endpoint_override")
     for variable in _ENDPOINT_VARIABLES:
@@ -217,16 +236,16 @@ def _endpoint(options: dict[str, str]) -> dict[str, str]:
     if not endpoint:
         return options
     scheme, separator, host = endpoint.rpartition("://")
-    completed = {"region": os.environ.get("AWS_REGION", "us-east-1")}
+    defaults = {"region": _region_of_environment() or "us-east-1"}
     if separator:
-        completed["scheme"] = scheme
-    return completed | options | {"endpoint_override": host}
+        defaults["scheme"] = scheme
+    return defaults | options | {"endpoint_override": host}
 
 
 def _s3(path: str, options: dict[str, Any]) -> fs.FileSystem:
     if "region" not in options:
-        region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-        options["region"] = region or _region_of(path.partition("/")[0])
+        bucket = path.partition("/")[0]
+        options["region"] = _region_of_environment() or _region_of(bucket)
     return fs.S3FileSystem(
         **options,
         allow_delayed_open=True,  # one PUT instead of a multipart upload of three requests
@@ -236,6 +255,10 @@ def _s3(path: str, options: dict[str, Any]) -> fs.FileSystem:
         # the standard strategy stops repeating once 50 to 100 calls were refused
         retry_strategy=fs.AwsDefaultS3RetryStrategy(max_attempts=1),
     )
+
+
+def _region_of_environment() -> str | None:
+    return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
 
 
 def _region_of(bucket: str) -> str:

@@ -23,7 +23,7 @@ from orchestrator.results.location import (
 
 @pytest.fixture(autouse=True)
 def _no_endpoint_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION"):
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -75,6 +75,16 @@ def test_the_endpoint_may_come_from_the_environment_but_the_uri_wins(
     )
     own = dict(parse_location("s3://bucket/p?endpoint_override=other:1&scheme=https").options)
     assert (own["endpoint_override"], own["scheme"]) == ("other:1", "https")
+
+
+@pytest.mark.parametrize("variable", ["AWS_REGION", "AWS_DEFAULT_REGION"])
+def test_the_region_of_an_endpoint_may_come_from_the_environment(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, "garage")
+    uri = "s3://bucket/p?endpoint_override=127.0.0.1:9000"
+    assert dict(parse_location(uri).options)["region"] == "garage"
+    assert dict(parse_location(f"{uri}&region=own").options)["region"] == "own"
 
 
 def test_a_google_uri_opens_without_asking_anyone() -> None:
@@ -198,8 +208,6 @@ def test_a_region_that_cannot_be_found_out_is_one_sentence(monkeypatch: pytest.M
     def unknown(bucket: str) -> str:
         raise OSError("When resolving region: Could not resolve host")
 
-    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
-        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: [])
     monkeypatch.setattr(fs, "resolve_s3_region", unknown)
     with pytest.raises(InputError, match="the region of s3://b is not known"):
@@ -212,8 +220,6 @@ def test_a_host_of_aws_without_an_address_is_asked_for_no_region(
     def no_address(*_: object) -> None:
         raise socket.gaierror(-2, "Name or service not known")
 
-    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
-        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(socket, "getaddrinfo", no_address)
     with pytest.raises(InputError, match=r"Could not resolve host s3\.us-east-1\.amazonaws\.com"):
         check_answers("s3://b/p")
