@@ -87,13 +87,13 @@ def _levels_of_traces(
 ) -> dict[str, tuple[Level, ...]]:
     """Workload name -> its levels, where they follow from recorded times."""
     # only a trace needs these
-    from orchestrator.plan.recorded_levels import levels_of_workloads, recorded_levels
+    from orchestrator.plan.recorded_levels import levels_of_arrivals, levels_of_recordings
 
     is_timed = arrivals.process == "trace" and not load.is_closed_loop
     if is_timed and arrivals.trace is not None:
-        return recorded_levels(load, arrivals, workloads, experiment.problems)
+        return levels_of_arrivals(load, arrivals, workloads, experiment.problems)
     if is_timed or (load.levels is not None and load.levels.follow_a_trace):
-        return levels_of_workloads(load, arrivals, workloads, experiment.problems)
+        return levels_of_recordings(load, arrivals, workloads, experiment.problems)
     return {}
 
 
