@@ -22,7 +22,6 @@ from orchestrator.capacity.levels import (
     search_state,
 )
 from orchestrator.capacity.sequential_test import FEWEST
-from orchestrator.results.validity import Validity
 
 ClaimStatus = Literal[
     "converged",
@@ -34,12 +33,13 @@ ClaimStatus = Literal[
     "non_monotonic",
     "outraced",
     "budget",
-    # verdicts on a probe that no other load changes: they end a search and become its status
+    # of POINTLESS
     "broken_output",
     "invalid",
     "stream_buffered",
 ]
-# the statuses that are such verdicts
+# Statuses that are the validity of a probe. No other load would change it, so that it makes more
+# probes pointless and ends the search.
 POINTLESS: tuple[ClaimStatus, ...] = ("broken_output", "invalid", "stream_buffered")
 
 
@@ -47,13 +47,15 @@ POINTLESS: tuple[ClaimStatus, ...] = ("broken_output", "invalid", "stream_buffer
 class Claim:
     """What the probes of a search show of the capacity.
 
-    ``claim``: the load at which the tier is confirmed to hold; None: none is. ``low``: the highest
-    level below ``high`` that was shown to hold; 0: none was. ``high``: the lowest level that was
-    shown to fail; infinite: none was. ``levels``: what the probes of each level show, the lowest
-    level first. ``passed``: the highest level below ``high`` whose probes met
-    the limits, confirmed or not. ``estimate``: the load that is expected to hold; None: too little
-    is known. ``missed``: the lowest level above ``passed`` and below ``high`` whose probes missed the
-    limits, with too few requests to show that it fails.
+    ``claim``: the load at which the tier is confirmed to hold; None: none is. ``high``: the lowest
+    level that was shown to fail; infinite: none was. ``low``: the highest level below ``high`` that
+    was shown to hold; 0: none was. ``levels``: what the probes of each level show, the lowest
+    level first. ``estimate``: the load that is expected to hold; None: too little is known.
+
+    ``passed`` and ``missed`` are levels below ``high`` by the share of their requests that met the
+    limits, be that enough for a verdict or not. ``passed``: the highest level whose probes met the
+    limits. ``missed``: the lowest level above ``passed`` whose probes missed them, with too few
+    requests to show that it fails. None: there is no such level.
 
     ``status``:
 
@@ -67,7 +69,7 @@ class Claim:
     - ``outraced``: another deployment holds a load at which this one fails
       (``capacity/dominance.py``)
     - ``budget``: it ended before it knew what more probes could tell
-    - a verdict of ``POINTLESS``: no probe of any load would tell anything
+    - one of ``POINTLESS``: no probe of any load would tell anything
     """
 
     claim: float | None
@@ -86,7 +88,7 @@ class Claim:
 
     @property
     def pointless(self) -> bool:
-        """Whether its probes have a verdict that no other load changes."""
+        """Whether no probe of any load would tell more."""
         return self.status in POINTLESS
 
     @property
@@ -94,11 +96,10 @@ class Claim:
         """Whether it is unresolved because no level between the claim and what fails has a valid
         probe: probes on a quiet machine, or by faster clients, could tell.
         """
-        between = [
-            evidence for evidence in self.levels if (self.claim or 0.0) < evidence.level < self.high
-        ]
-        is_blocked = bool(between) and all(evidence.blocked for evidence in between)
-        return self.status == "unresolved" and is_blocked
+        if self.status != "unresolved":
+            return False
+        between = _levels_between(self.levels, self.claim or 0.0, self.high)
+        return bool(between) and all(evidence.blocked for evidence in between)
 
 
 def claim_of(
@@ -109,36 +110,48 @@ def claim_of(
     sendable: LevelRange = ANY_LEVEL,
 ) -> Claim:
     """What these levels, the lowest first, show. The arguments are those of ``search_state``."""
+    pointless = _pointless_status(levels)
+    if pointless == "broken_output":  # nothing that was measured counts
+        return Claim(claim=None, low=0.0, high=math.inf, status=pointless, levels=tuple(levels))
     state = search_state(levels, target, whole_numbers, precision, sendable)
-    final_validities = {evidence.final_validity for evidence in levels}
-    if Validity.BROKEN_OUTPUT in final_validities:  # nothing that was measured counts
-        return Claim(None, 0.0, math.inf, "broken_output", tuple(levels))
-    # the names of these statuses are those of the verdicts
-    pointless = [status for status in POINTLESS if status in final_validities]
-    status = pointless[0] if pointless else _status(state)
-    claim = state.confirmed_level or None
     return Claim(
-        claim,
-        state.low,
-        state.high,
-        status,
-        tuple(levels),
+        claim=state.confirmed_level or None,
+        low=state.low,
+        high=state.high,
+        status=_status(state) if pointless is None else pointless,
+        levels=tuple(levels),
         passed=state.reach or None,
-        estimate=None if pointless else estimate_of(levels, target, whole_numbers),
+        estimate=estimate_of(levels, target, whole_numbers) if pointless is None else None,
         missed=_first_missed(state),
     )
 
 
-def _first_missed(state: SearchState) -> LevelEvidence | None:
-    """The lowest level above all that could hold whose probes missed the limits, and which is not
-    shown to fail.
+def _pointless_status(levels: Sequence[LevelEvidence]) -> ClaimStatus | None:
+    """The status of POINTLESS that a probe of these levels has as its validity; None: none has.
+    Where probes differ, the first status in the order of POINTLESS counts.
     """
-    for evidence in state.levels:
+    final_validities = {evidence.final_validity for evidence in levels}
+    for status in POINTLESS:
+        if status in final_validities:
+            return status
+    return None
+
+
+def _first_missed(state: SearchState) -> LevelEvidence | None:
+    """See ``Claim.missed``."""
+    for evidence in _levels_between(state.levels, state.reach, state.high):
         is_undecided = evidence.verdict is None
         has_missed = evidence.share is not None and evidence.share < state.target
-        if is_undecided and has_missed and state.reach < evidence.level < state.high:
+        if is_undecided and has_missed:
             return evidence
     return None
+
+
+def _levels_between(
+    levels: Sequence[LevelEvidence], lower: float, upper: float
+) -> list[LevelEvidence]:
+    """The evidence on the levels above ``lower`` and below ``upper``."""
+    return [evidence for evidence in levels if lower < evidence.level < upper]
 
 
 def claim_document(claim: Claim) -> dict[str, float | str | None]:
@@ -162,20 +175,17 @@ def claim_document(claim: Claim) -> dict[str, float | str | None]:
 
 def _status(state: SearchState) -> ClaimStatus:
     """Why a search would end here if no verdict on a probe ended it."""
-    if any(
-        evidence.verdict == "holds" and evidence.level > state.high for evidence in state.levels
-    ):
+    above_high = _levels_between(state.levels, state.high, math.inf)
+    if any(evidence.verdict == "holds" for evidence in above_high):
         return "non_monotonic"
     if state.confirmed_level >= state.sendable.highest:
         return "not_the_limit"
     if state.is_precise(state.confirmed_level):
-        above = state.at(state.high)
-        return "cliff" if above is not None and above.collapsed else "converged"
+        failing = state.at(state.high)
+        return "cliff" if failing is not None and failing.collapsed else "converged"
     if next_level(state) is not None:
         return "budget"
-    between = [
-        evidence for evidence in state.levels if state.confirmed_level < evidence.level < state.high
-    ]
+    between = _levels_between(state.levels, state.confirmed_level, state.high)
     if any(evidence.blocked and evidence.client_bound for evidence in between):
         return "client_bound"
     nothing_holds = math.isfinite(state.high) and not state.low
@@ -185,5 +195,7 @@ def _status(state: SearchState) -> ClaimStatus:
 
 
 def _tells_nothing(evidence: LevelEvidence) -> bool:
-    """Whether a level is so low that its probes get too few requests."""
+    """Whether a level was not decided because its probes sent fewer requests than a verdict needs:
+    so it is at low rates.
+    """
     return evidence.verdict is None and evidence.requests < FEWEST and not evidence.blocked
