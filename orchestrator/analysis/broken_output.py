@@ -9,7 +9,8 @@ from enum import Enum, auto
 from orchestrator.base.grouping import values_by_key
 from orchestrator.results.records import AnswerRow
 
-ENOUGH = 4  # fewer answers, or fewer tokens of an answer, may be alike by chance
+# Fewer answers than this, or answers with fewer tokens each, may be alike by chance.
+FEWEST_ALIKE = 4
 # A piece that occurs four times or more and is all of the text. Behind a first token (up to 32
 # characters) it must occur six times, since a word may end in "....".
 _REPEATED = re.compile(r"(.+?)\1{3,}|.{1,32}?(.+?)\2{5,}", re.DOTALL)
@@ -47,7 +48,8 @@ class BrokenOutput:
 def broken_output(answers: Sequence[AnswerRow]) -> list[BrokenOutput]:
     """Finds the replicas whose answers are no output; empty: none, or too few answers to tell.
 
-    Where no single replica shows it, one record may stand for all replicas together.
+    The answers of all replicas are judged together where there is only one replica, or where no
+    replica by itself is found out; the one record for them has ``replica`` None.
     """
     by_replica = values_by_key((answer.replica, answer) for answer in answers)
     broken_replicas = []
@@ -57,15 +59,19 @@ def broken_output(answers: Sequence[AnswerRow]) -> list[BrokenOutput]:
             broken_replicas.append(replace(broken, replica=replica))
     if broken_replicas and len(by_replica) > 1:
         return broken_replicas
-    broken = _broken(answers)  # of all replicas: each may have answered too few prompts
-    return [] if broken is None else [broken]
+    # each replica by itself may have answered too few prompts
+    broken_together = _broken(answers)
+    return [] if broken_together is None else [broken_together]
 
 
 def _broken(answers: Sequence[AnswerRow]) -> BrokenOutput | None:
+    """The first sign that all these answers are no output; None: there is none, or too few of them
+    to tell.
+    """
     with_nan = _answers_with_nan(answers)
     if with_nan:
         return BrokenOutput(Sign.NAN, len(answers), answers_with_nan=with_nan)
-    if len(answers) < ENOUGH:
+    if len(answers) < FEWEST_ALIKE:
         return None
     if not any(answer.text or answer.token_ids for answer in answers):
         return BrokenOutput(Sign.EMPTY, len(answers))
@@ -79,21 +85,26 @@ def _broken(answers: Sequence[AnswerRow]) -> BrokenOutput | None:
 def _answers_with_nan(answers: Sequence[AnswerRow]) -> int:
     """Counts the answers that have a log-probability of NaN.
 
-    0 unless ENOUGH answers have one, or one answer of several tokens has nothing else: the API may
-    have sent null for fewer.
+    A few NaN prove nothing, because an API that sends null for a log-probability is stored as NaN.
+    They count where FEWEST_ALIKE answers have one, or where an answer of several tokens has
+    nothing else. Returns 0 where they do not count.
     """
-    is_nan = [[math.isnan(value) for value in answer.logprobs or ()] for answer in answers]
-    with_nan = sum(any(flags) for flags in is_nan)
-    has_answer_of_nan = any(len(flags) > 1 and all(flags) for flags in is_nan)
-    return with_nan if with_nan >= ENOUGH or has_answer_of_nan else 0
+    nan_flags = [[math.isnan(value) for value in answer.logprobs or ()] for answer in answers]
+    with_nan = sum(any(flags) for flags in nan_flags)
+    has_answer_of_nan = any(len(flags) > 1 and all(flags) for flags in nan_flags)
+    if with_nan >= FEWEST_ALIKE or has_answer_of_nan:
+        return with_nan
+    return 0
 
 
 def _same_token(answers: Sequence[AnswerRow], sign: Sign) -> BrokenOutput | None:
+    """Judges answers by their token ids. ``sign``: SAME_TOKEN or SAME_TOKEN_AFTER_FIRST."""
     first = 1 if sign is Sign.SAME_TOKEN_AFTER_FIRST else 0
     ids: list[int] = []
     for answer in answers:
         ids += (answer.token_ids or ())[first:]
-    if len(set(ids)) != 1 or len(ids) < ENOUGH * len(answers):
+    has_enough = len(ids) >= FEWEST_ALIKE * len(answers)
+    if len(set(ids)) != 1 or not has_enough:
         return None
     return BrokenOutput(sign, len(answers), tokens=len(ids), token_id=ids[0])
 

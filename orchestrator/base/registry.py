@@ -20,8 +20,10 @@ T = TypeVar("T")
 
 @cache
 def data_beside(module: str, name: str) -> Any:
-    """The content of a JSON file in the folder of a module. ``module``: its ``__file__``. All
-    callers get the same object, which must not be changed.
+    """The content of the JSON file ``name`` in the folder of a module.
+
+    ``module``: the ``__file__`` of that module. All callers get the same object, which must not be
+    changed.
     """
     return json.loads(Path(module).with_name(name).read_text("utf-8"))
 
@@ -94,8 +96,8 @@ def _nearest(name: str, known: tuple[str, ...]) -> str:
     if len(known) > MOST_COMPARED:
         return ""
     folded = name.lower()
-    for each in known:
-        if each.lower() == folded:  # it differs in capital letters alone
-            return f"did you mean {each!r}?"
+    for known_name in known:
+        if known_name.lower() == folded:  # only upper and lower case differ
+            return f"did you mean {known_name!r}?"
     matches = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {matches[0]!r}?" if matches else ""

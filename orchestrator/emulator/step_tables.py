@@ -1,4 +1,4 @@
-"""Step times from tables of measured kernels, in place of those by formula (model.py: ``Costs``).
+"""Step times from tables of measured kernels, in place of those by formula (step_costs.py: ``Costs``).
 Only this file uses the package with the tables: NVIDIA's ``aiconfigurator-core``, extra ``tables``.
 
 The tables have the kernels of vLLM, SGLang and TensorRT-LLM on NVIDIA GPUs by shape and precision.

@@ -11,12 +11,18 @@ from orchestrator.base.text import counted
 def export_text(
     title: str, files: Sequence[str], points: int, reasons: Sequence[str]
 ) -> Iterator[str]:
-    """``files``: those that were written. ``reasons``: why each point that was left out was."""
+    """The lines that ``export`` prints.
+
+    ``title``: what the files contain. ``files``: the paths of the files that were written.
+    ``points``: how many points they have together. ``reasons``: for each point that was left out,
+    why.
+    """
     if not files:
         yield f"{title}: nothing to write"
     elif len(files) == 1:
         yield f"{files[0]}: {counted(points, 'point')}, {title}"
     else:
-        yield f"{counted(len(files), 'file')} in {files[0].rpartition('/')[0] or '.'}: {title}"
+        folder = files[0].rpartition("/")[0] or "."
+        yield f"{counted(len(files), 'file')} in {folder}: {title}"
     for reason, count in Counter(reasons).most_common():
         yield f"left out: {counted(count, 'point')}: {reason}"

@@ -4,7 +4,7 @@ compared.
 
 from dataclasses import replace
 
-from orchestrator.analysis.broken_output import ENOUGH
+from orchestrator.analysis.broken_output import FEWEST_ALIKE
 from orchestrator.load.point import LoadPoint
 from orchestrator.spec.load import Lengths, Level
 from orchestrator.workloads.drawn import RandomWorkload
@@ -24,7 +24,7 @@ def fixed_prompts(point: LoadPoint, logprobs: bool) -> LoadPoint:
     The prompts are text, so that engines that take no token ids get the same ones. More replicas
     get more prompts, so that each replica answers a few.
     """
-    prompts = max(PROMPTS, ENOUGH * len(point.targets))
+    prompts = max(PROMPTS, FEWEST_ALIKE * len(point.targets))
     workload = RandomWorkload(
         name="answers",
         api=point.workload.api,

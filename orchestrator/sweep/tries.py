@@ -22,11 +22,12 @@ class Tries:
         self._failures: Counter[tuple[str, FailureClass | FailureKind]] = Counter()
 
     def count(self, key: str, failure: Failure) -> bool:
-        """Count a failure under ``key``: the id of a measurement, or a ``start_key``. Returns
-        whether its class allows another try; each class is counted separately.
+        """Count a failure under ``key``, and return whether its class allows another try.
 
-        There is no limit for preemptions, nor for points that the clients slowed down: those fail
-        only as long as the cluster has more clients (measure.py: ``judged``).
+        ``key``: the id of a measurement, or a ``start_key``. Each class is counted separately.
+        Failures of UNLIMITED kinds always allow another try. This ends for points that the clients
+        slowed down, too: such a point fails only if the cluster has more clients for the next try,
+        and else stays marked ``client_bound`` (attempt.py: ``judged``).
         """
         if failure.kind in UNLIMITED:
             self._failures[key, failure.kind] += 1
