@@ -10,6 +10,7 @@ import inspect
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -22,8 +23,10 @@ from orchestrator.engines.registry import ENGINES
 from orchestrator.report.columns import point_columns
 from orchestrator.results.schemas import RECORDS, arrow_schema
 from orchestrator.spec.combinations import FIELDS
+from tests.unit.documentation.pages import anchor
 
 Schema = Mapping[str, Any]
+CODE = re.compile(r"(`[^`]*`)")
 CODE_WITH_BAR = re.compile(r"`([^`]*\|[^`]*)`")
 NOT_LISTED = ("--help", "--help-all")
 
@@ -111,53 +114,109 @@ def _markdown(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Prose of a help text, of which Markdown makes no markup."""
-    return text.replace("<", "&lt;").replace("*", "\\*")
+    """Prose of a help text, of which Markdown makes no markup. Code in it stays as it is."""
+    parts = CODE.split(text)
+    for index in range(0, len(parts), 2):
+        parts[index] = parts[index].replace("<", "&lt;").replace("*", "\\*")
+    return "".join(parts)
 
 
 # --- keys of the experiment file
 
-# Where the keys of a model of the schema are written; its other models stand below their own names.
+# The pages that say what keys mean together.
+FILE = "[The experiment file](experiment-file.md#top-level)"
+DEPLOYMENTS = "[Deployments](deployments.md#vary-derive-exclude)"
+SETTINGS = "[Settings](deployments.md#settings)"
+ROLES = "[Prefill and decode replicas](../guides/roles.md)"
+LOAD = "[Load and limits](load.md#load)"
+
+
+@dataclass(frozen=True, slots=True)
+class KeysOfModel:
+    """Where the keys of a model of the schema are written.
+
+    ``heading``: of their table. ``explained``: a link to what they mean together.
+    ``like``: the model whose keys it has too, so that only its own are listed.
+    """
+
+    heading: str
+    explained: str = ""
+    like: str | None = None
+
+    @property
+    def link(self) -> str:
+        """What a value of this model is called in another table, as a link to its own."""
+        name = re.split(", |: a ", self.heading)[0]
+        return f"[{name}](#{anchor(self.heading)})"
+
+
+TOP_LEVEL = KeysOfModel("Top level", FILE)
+# The other models of the schema stand below their own names.
 PLACES = {
-    "ModelRef": "`model`",
-    "Hardware": "`hardware`, each class",
-    "Environment": "`environments`, each version of an engine",
-    "Deployments": "`deployments`",
-    "Block": "`vary`, each block",
-    "EngineSettings": "`deployments`, settings",
-    "Speculative": "`speculative`",
-    "Load": "`load`",
-    "Levels": "`levels`",
-    "Arrivals": "`arrivals`",
-    "Slo": "`slos`, each of them",
-    "Budget": "`budget`",
-    "Predictions": "`predictions`",
-    "Documents": "`documents`",
-    "Popularity": "`popularity`",
-    "HubDataset": "`dataset`",
-    "PromptColumns": "`columns` of `kind: file`",
-    "TraceColumns": "`columns` of `kind: trace`",
-    "Keep": "`keep`",
-    "LengthPair": "`lengths`, each pair",
-    "MixPart": "`parts`, each of them",
-    "Adapters": "`adapters`",
-    "Images": "`images`",
-    "ContentSource": "`content`",
-    "Window": "`window`",
-    "Lengths": "lengths: a number, or",
-    "AnswerLengths": "lengths of answers: a number, or",
-    "Uniform": "`uniform` of lengths",
-    "LogNormal": "`lognormal` of lengths",
-    "Normal": "`normal` of lengths",
-    "Bin": "`histogram` of lengths, each bin",
-    "Turns": "`turns`: a number, or",
-    "Pauses": "pauses: a duration, or",
-    "UniformPause": "`uniform` of pauses",
-    "LogNormalPause": "`lognormal` of pauses",
-    "NormalPause": "`normal` of pauses",
-    "ExponentialPause": "`exponential` of pauses",
+    "Workload": KeysOfModel("`workloads`, each of them", "[Workloads](workloads.md)"),
+    "ModelRef": KeysOfModel("`model`"),
+    "Hardware": KeysOfModel("`hardware`, each class", "[Hardware](hardware.md#hardware)"),
+    "Environment": KeysOfModel(
+        "`environments`, each version of an engine", "[Environments](hardware.md#environments)"
+    ),
+    "Deployments": KeysOfModel("`deployments`", DEPLOYMENTS),
+    "Block": KeysOfModel("`vary`, each block", DEPLOYMENTS),
+    "EngineSettings": KeysOfModel("`deployments`, settings", f"{SETTINGS}, {ROLES}"),
+    "Speculative": KeysOfModel("`speculative`", SETTINGS),
+    "Load": KeysOfModel("`load`", LOAD),
+    "Levels": KeysOfModel(
+        "`levels`", "[Levels that fit every deployment](load.md#levels-that-fit-every-deployment)"
+    ),
+    "Arrivals": KeysOfModel(
+        "`arrivals`",
+        "[Steps](load.md#steps), [Recorded traces](prompts-and-traces.md#recorded-traces)",
+    ),
+    "Slo": KeysOfModel("`slos`, each of them", "[Limits](load.md#slos)"),
+    "PartLimits": KeysOfModel(
+        "`parts` of limits, each of them",
+        "[Limits on parts of a mix](load.md#limits-on-parts-of-a-mix)",
+        like="Slo",
+    ),
+    "Budget": KeysOfModel("`budget`", FILE),
+    "Predictions": KeysOfModel("`predictions`", "[Predictions](../explained/predictions.md)"),
+    "Documents": KeysOfModel("`documents`", "[Documents](workloads.md#documents)"),
+    "Popularity": KeysOfModel("`popularity`"),
+    "HubDataset": KeysOfModel(
+        "`dataset`", "[Prompts from a file](prompts-and-traces.md#prompts-from-a-file)"
+    ),
+    "PromptColumns": KeysOfModel(
+        "`columns` of `kind: file`",
+        "[Prompts from a file](prompts-and-traces.md#prompts-from-a-file)",
+    ),
+    "TraceColumns": KeysOfModel(
+        "`columns` of `kind: trace`", "[Recorded traces](prompts-and-traces.md#recorded-traces)"
+    ),
+    "Keep": KeysOfModel("`keep`"),
+    "LengthPair": KeysOfModel("`lengths`, each pair", "[Lengths](workloads.md#lengths)"),
+    "MixPart": KeysOfModel("`parts`, each of them", "[Mixes](workloads.md#mixes)"),
+    "Adapters": KeysOfModel("`adapters`", "[Adapters](workloads.md#adapters)"),
+    "Images": KeysOfModel("`images`", "[Images](workloads.md#images)"),
+    "Constrain": KeysOfModel(
+        "`constrain`", "[Constrained answers](workloads.md#constrained-answers)"
+    ),
+    "NamedTool": KeysOfModel("`tool_choice`: a word, or"),
+    "ContentSource": KeysOfModel("`content`"),
+    "Window": KeysOfModel("`window`"),
+    "Lengths": KeysOfModel("lengths: a number, or", "[Lengths](workloads.md#lengths)"),
+    "AnswerLengths": KeysOfModel("lengths of answers: a number, or", like="Lengths"),
+    "Uniform": KeysOfModel("`uniform` of lengths"),
+    "LogNormal": KeysOfModel("`lognormal` of lengths"),
+    "Normal": KeysOfModel("`normal` of lengths"),
+    "Bin": KeysOfModel("`histogram` of lengths, each bin"),
+    "Turns": KeysOfModel("`turns`: a number, or", like="Lengths"),
+    "Pauses": KeysOfModel("pauses: a duration, or"),
+    "UniformPause": KeysOfModel("`uniform` of pauses"),
+    "LogNormalPause": KeysOfModel("`lognormal` of pauses"),
+    "NormalPause": KeysOfModel("`normal` of pauses"),
+    "ExponentialPause": KeysOfModel("`exponential` of pauses"),
 }
 WORKLOAD = re.compile(r"(\w+)Workload$")
+PERCENTILES = "`NAME_pNN`"  # the only keys that a table has by a pattern of their names
 REPEATED = re.compile(r"Axes|Case|Role|Workload|\w+OfPreset")  # keys that stand elsewhere
 OF_DEPLOYMENTS = ("vary", "derive", "exclude")
 
@@ -166,8 +225,8 @@ def experiment_keys() -> str:
     """Every key of the experiment file, by the mapping that it stands in."""
     schema = json.loads(schema_text())
     definitions: dict[str, Schema] = schema["$defs"]
-    sections = [("Top level", _key_rows(schema, set(schema["required"])))]
-    sections.append(("`workloads`, each of them", _workload_rows(definitions)))
+    sections = [_section(TOP_LEVEL, _key_rows(schema))]
+    sections.append(_section(PLACES["Workload"], _workload_rows(definitions)))
     known = [name for name in PLACES if name in definitions]
     others = [name for name in definitions if name not in PLACES]
     for name in (*known, *others):
@@ -179,12 +238,31 @@ def experiment_keys() -> str:
         if name == "Deployments":
             properties = {key: mapping["properties"][key] for key in OF_DEPLOYMENTS}
             mapping = {"properties": properties}
-        title = PLACES.get(name, re.sub(r"(?<!^)(?=[A-Z])", " ", name).capitalize())
-        sections.append((title, _key_rows(mapping, set(mapping.get("required", ())))))
-    texts = []
-    for title, rows in sections:
-        texts.append(f"## {title}\n\n" + table(("key", "value", "default", "meaning"), rows))
-    return "\n\n".join(texts)
+        place = PLACES.get(name)
+        if place is None:
+            place = KeysOfModel(re.sub(r"(?<!^)(?=[A-Z])", " ", name).capitalize())
+        rows = list(_key_rows(mapping))
+        if place.like is not None:
+            others_mapping = _mapping(definitions[place.like])
+            assert others_mapping is not None
+            rows_there = set(_key_rows(others_mapping))
+            rows = [row for row in rows if row not in rows_there]
+        sections.append(_section(place, rows))
+    return "\n\n".join(sections)
+
+
+def _section(place: KeysOfModel, rows: Iterable[tuple[str, str, str, str]]) -> str:
+    """The keys of one mapping, below their heading."""
+    parts = [f"## {place.heading}"]
+    listed = list(rows)
+    if place.like is not None:
+        keys = f"The keys of {PLACES[place.like].link}"
+        parts.append(f"{keys}, and:" if listed else f"{keys}.")
+    if listed:
+        parts.append(table(("key", "value", "default", "meaning"), listed))
+    if place.explained:
+        parts.append(f"More: {place.explained}.")
+    return "\n\n".join(parts)
 
 
 def _mapping(definition: Schema) -> Schema | None:
@@ -195,31 +273,38 @@ def _mapping(definition: Schema) -> Schema | None:
     return None
 
 
-def _key_rows(mapping: Schema, required: set[str]) -> Iterator[tuple[str, str, str, str]]:
+def _key_rows(mapping: Schema) -> Iterator[tuple[str, str, str, str]]:
     for key, value in mapping["properties"].items():
-        default = "required" if key in required else _default(value)
-        yield f"`{key}`", _value(value), default, _escaped(value.get("description", ""))
+        is_required = key in mapping.get("required", ())
+        yield _key_row(f"`{key}`", value, is_required, value.get("description", ""))
+    for value in mapping.get("patternProperties", {}).values():
+        yield _key_row(PERCENTILES, value, False, value["description"])
+
+
+def _key_row(key: str, value: Schema, is_required: bool, meaning: str) -> tuple[str, str, str, str]:
+    default = "required" if is_required else _default(value)
+    return key, _value(value), default, _escaped(meaning)
 
 
 def _workload_rows(definitions: Mapping[str, Schema]) -> Iterator[tuple[str, str, str, str]]:
-    """The keys of all kinds of workloads; a key that not all kinds have says which ones do."""
-    kinds: dict[str, list[str]] = {}
-    values: dict[str, Schema] = {}
-    required: set[str] = set()
-    names = [name for name in definitions if WORKLOAD.match(name)]
-    for name in names:
-        for key, value in definitions[name]["properties"].items():
-            kinds.setdefault(key, []).append(name.removesuffix("Workload").lower())
-            values.setdefault(key, value)
-        required |= set(definitions[name].get("required", ()))
-    for key, value in values.items():
-        meaning = _escaped(value.get("description", ""))
-        if key == "kind":
-            meaning = "What requests are: see each kind on the page about workloads."
-            value = {"enum": [name.removesuffix("Workload").lower() for name in names]}
-        elif len(kinds[key]) < len(names):
-            meaning += f" Kinds: {', '.join(f'`{kind}`' for kind in kinds[key])}."
-        yield f"`{key}`", _value(value), _default(value), meaning
+    """The keys of all kinds of workloads, with a row for each meaning; a row that is not about all
+    kinds says which ones.
+    """
+    models = [name for name in definitions if WORKLOAD.match(name)]
+    of_all_kinds = definitions["Workload"]["properties"]
+    holders: dict[tuple[str, str], list[str]] = {}  # key and its meaning -> models
+    for model in models:
+        for key, value in definitions[model]["properties"].items():
+            meaning = of_all_kinds.get(key, value)["description"]
+            holders.setdefault((key, meaning), []).append(model)
+    for (key, meaning), models_with_key in holders.items():
+        first_model = definitions[models_with_key[0]]
+        value = of_all_kinds.get(key, first_model["properties"][key])
+        is_required = all(key in definitions[model]["required"] for model in models_with_key)
+        if len(models_with_key) < len(models):
+            kinds = [f"`{model.removesuffix('Workload').lower()}`" for model in models_with_key]
+            meaning += f" Kinds: {', '.join(kinds)}."
+        yield _key_row(f"`{key}`", value, is_required, meaning)
 
 
 def _default(value: Schema) -> str:
@@ -227,6 +312,11 @@ def _default(value: Schema) -> str:
     if default is None:
         return ""
     return f"`{json.dumps(default) if not isinstance(default, str) else default}`"
+
+
+def _model(value: Schema) -> str:
+    """The name of the definition that a schema refers to; empty where it refers to none."""
+    return str(value.get("$ref", "")).rpartition("/")[2]
 
 
 PLAIN = {
@@ -246,11 +336,14 @@ def _value(value: Schema) -> str:
     if "const" in value:
         return f"`{value['const']}`"
     if "$ref" in value:
-        name = str(value["$ref"]).rpartition("/")[2]
-        place = PLACES.get(name)
-        if place is not None:
-            return re.split("[,:]", place)[0]
+        name = _model(value)
+        if name in PLACES:
+            return PLACES[name].link
         return re.sub(r"(?<!^)(?=[A-Z])", " ", name).lower()
+    for holder, word in (("items", "list"), ("additionalProperties", "mapping")):
+        inner = value.get(holder)
+        if isinstance(inner, Mapping) and _model(inner) in PLACES:
+            return f"{word} of {PLACES[_model(inner)].link}"
     kinds = value.get("type", [])
     words = [
         PLAIN[kind] for kind in ([kinds] if isinstance(kinds, str) else kinds) if kind in PLAIN

@@ -30,12 +30,11 @@ from orchestrator.capacity.choose_level import (
     probe_size,
 )
 from orchestrator.capacity.claim import Claim
-from orchestrator.capacity.levels import PRECISION
 from orchestrator.capacity.probe_outcome import ProbeOutcome, Shows
 from orchestrator.capacity.search import MOST_PROBES, Tier
 from orchestrator.capacity.sequential_test import LOOK_S, LevelVerdict, Probe, next_look_s
 from orchestrator.cli.load_options import SEARCH_PRECISION
-from orchestrator.spec.load import Slo
+from orchestrator.spec.load import PRECISION, Slo
 
 KNOWN = 1.005  # the truth itself is simulated: a claim so little above it is not called false
 CAP_S = 600.0  # of one probe, where it does not know before

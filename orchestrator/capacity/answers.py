@@ -13,9 +13,9 @@ from orchestrator.analysis.points import Attained, StoredPoint
 from orchestrator.capacity.claim import Claim
 from orchestrator.capacity.estimate import Estimate
 from orchestrator.capacity.first_change import FirstChange
-from orchestrator.capacity.levels import ANY_LEVEL, PRECISION, LevelRange
+from orchestrator.capacity.levels import ANY_LEVEL, LevelRange
 from orchestrator.results.validity import Validity
-from orchestrator.spec.load import Level, Limit
+from orchestrator.spec.load import PRECISION, Level, Limit
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -15,13 +15,13 @@ from orchestrator.capacity.choose_level import next_level
 from orchestrator.capacity.estimate import Estimate, estimate_of
 from orchestrator.capacity.levels import (
     ANY_LEVEL,
-    PRECISION,
     LevelEvidence,
     LevelRange,
     SearchState,
     search_state,
 )
 from orchestrator.capacity.sequential_test import FEWEST
+from orchestrator.spec.load import PRECISION
 
 ClaimStatus = Literal[
     "converged",

@@ -39,15 +39,11 @@ from orchestrator.capacity.sequential_test import (
     together,
 )
 from orchestrator.results.validity import Validity
-from orchestrator.spec.load import MOST_IN_FLIGHT
+from orchestrator.spec.load import MOST_IN_FLIGHT, PRECISION
 
 STEPS = 48  # steps of the grid from a level to twice that level: 1.5 % each
 SAME = 1.001  # levels within this factor are the same: they are written with four digits
 LOWEST, HIGHEST = 2.0**-12, float(MOST_IN_FLIGHT)
-# A search ends when the lowest level that fails is above the claim by at most this share of it,
-# unless the file gives another precision. Deployments as close as this cannot be told apart in a
-# race.
-PRECISION = 0.05
 # A level whose share is below this part of the target has collapsed: no level near it holds. Where
 # it lies just above the claim, the claim's status is "cliff".
 COLLAPSED = 0.5

@@ -28,7 +28,6 @@ from orchestrator.capacity.dominance import among_rivals, is_dominated
 from orchestrator.capacity.levels import (
     ANY_LEVEL,
     LOWEST,
-    PRECISION,
     LevelRange,
     SearchState,
     at_levels,
@@ -39,7 +38,7 @@ from orchestrator.capacity.probe_outcome import ProbeOutcome, outcome_of_attempt
 from orchestrator.capacity.sequential_test import EarlierProbes, ProbeSize
 from orchestrator.capacity.strategy import SearchQuestion
 from orchestrator.results.records import Committed
-from orchestrator.spec.load import Level, Slo
+from orchestrator.spec.load import PRECISION, Level, Slo
 
 MOST_PROBES = 64  # of one run; another run goes on with the search
 # for estimates of time: how many probes a search takes

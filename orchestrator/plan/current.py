@@ -21,7 +21,6 @@ from orchestrator.base.errors import InputError
 from orchestrator.base.grouping import values_by_key
 from orchestrator.capacity.answers import Group, MissingLevel, SearchRules
 from orchestrator.capacity.best import Comparison, ComparisonRules, Shortlisted, best
-from orchestrator.capacity.levels import PRECISION
 from orchestrator.engines.registry import ENGINES
 from orchestrator.plan.model import Deployment, Plan, PlannedLoad
 from orchestrator.plan.order import objective_of
@@ -30,7 +29,7 @@ from orchestrator.results.records import PointHead
 from orchestrator.results.runs import Runs
 from orchestrator.results.store import Store
 from orchestrator.results.validity import MOST_AGAIN
-from orchestrator.spec.load import Level, Objective, Per, Slo
+from orchestrator.spec.load import PRECISION, Level, Objective, Per, Slo
 from orchestrator.spec.uploads import shown_path
 
 # names that `orchestrator load` gave before its plans said that it made them

@@ -1,6 +1,6 @@
 """The experiment file: what each part may contain, and a reader that reports all problems at once.
 
-docs/reference/experiment-file.md explains every key to users.
+docs/reference/keys.md lists every key for users, as the descriptions of the fields say it.
 """
 
 from __future__ import annotations
@@ -180,7 +180,9 @@ class Levels(Strict):
         'expression over the deployment\'s settings, for example `["recorded", "2 * recorded"]`.',
     )
     request_rate_per_gpu: Annotated[list[PerGpuRate], Field(min_length=1)] | None = Field(
-        default=None, description="Requests/s for each device of the deployment."
+        default=None,
+        description="Requests/s for each device of the deployment, all replicas together: `[2]` is "
+        "8 requests/s on four GPUs.",
     )
     concurrency: ConcurrencyLevels | None = Field(
         default=None,
@@ -236,7 +238,8 @@ class Load(LoadRules):
     levels: Levels | None = Field(
         default=None,
         description="The levels to measure: `{request_rate: [1, 2, 4]}`, "
-        "`{concurrency: [1, 8, 64]}` or both; `auto` means `search: curve`. Searches take none.",
+        "`{concurrency: [1, 8, 64]}` or both; `auto` means `search: curve`. Searches find theirs "
+        "and take none; recorded arrivals need none.",
     )
 
     @model_validator(mode="before")
@@ -383,12 +386,13 @@ class SweepRules(Strict):
     )
     isolation: Literal["exclusive_node", "shared"] = Field(
         default="exclusive_node",
-        description="`exclusive_node`: no other launch runs on a deployment's hosts. `shared`: "
-        "launches that all have `shared` may run side by side.",
+        description="`exclusive_node`: no other launch, of this sweep or another, runs on a "
+        "deployment's hosts. `shared`: launches that all have `shared` may run side by side.",
     )
     seed: Annotated[int, Field(ge=0)] = Field(
         default=0,
-        description="Seed of all schedules and prompts. Another seed measures everything anew.",
+        description="Seed of all schedules and prompts, so that all deployments get the same "
+        "requests. Another seed measures everything anew.",
     )
     clients: Annotated[int, Field(ge=1, le=MOST_CLIENTS)] | None = Field(
         default=None,
@@ -401,13 +405,12 @@ class SweepRules(Strict):
     )
     placement_timeout: Annotated[Duration, Field(gt=0)] = Field(
         default=900.0,
-        description="How long to wait for nodes, `15m` by default; four times as long while some "
-        "are being set up.",
+        description="How long to wait for nodes; four times as long while some are being set up.",
     )
     storage_timeout: Annotated[Duration, Field(gt=0)] = Field(
         default=900.0,
-        description="How long to retry a storage that fails, `15m` by default. Engines stay up "
-        "meanwhile, and nothing new starts.",
+        description="How long to retry a storage that fails. Engines stay up meanwhile, and "
+        "nothing new starts.",
     )
     predictions: Predictions = Field(
         default=Predictions(), description="What predictions are made from and used for."

@@ -61,6 +61,10 @@ MOST_REQUESTS = 5_000_000
 MOST_STEPS = 1_000_000  # of one point: arrivals repeat their steps until it ends
 DURATION_S = 60.0  # default length of a point
 PROBE_S = 600.0  # default length of a probe of a capacity search; most end long before
+# A capacity search ends when the lowest level that fails is above the claim by at most this share
+# of it, unless the file gives another precision. Deployments as close as this cannot be told apart
+# in a race.
+PRECISION = 0.05
 MOST_IN_FLIGHT = 100_000
 MOST_CLIENTS = 1000
 MOST_TURNS = 1_000  # of a session
@@ -264,7 +268,7 @@ class Lengths(Growing):
         default=None, description="Log-normal numbers, by the mean of the numbers themselves."
     )
     uniform: Uniform | None = Field(
-        default=None, description="All whole numbers between two are equally likely."
+        default=None, description="All whole numbers from `min` to `max` are equally likely."
     )
     normal: Normal | None = Field(default=None, description="Normal numbers.")
     histogram: Bins | None = Field(
@@ -319,13 +323,14 @@ class Workload(Growing, ABC):
         default="random",
         description="`random`: independent prompts. `conversations`: sessions, where each request "
         "repeats the turns before it. `file`: prompts from a file. `trace`: lengths, sessions and "
-        "times of a recorded trace. `mix`: sessions of several workloads.",
+        "times of a recorded trace. `mix`: sessions of several workloads, by weight. By default "
+        "`random`, or that of the `preset`.",
     )
     api: str = Field(  # a name of ``Engine.dialects``
         default="completions",
         examples=["completions", "chat", "tgi", "native"],
         description="What requests are sent to: `completions`, `chat`, `tgi` or `native`, as far "
-        "as the engine has it.",
+        "as the engine has it. An API that no deployment has is an error.",
     )
     adapters: Adapters | None = Field(
         default=None,
@@ -334,8 +339,8 @@ class Workload(Growing, ABC):
     )
     constrain: Constrain | None = Field(
         default=None,
-        description="What answers must be: constrained requests run to their natural end, and "
-        "their answers are checked.",
+        description='What answers must be, for example `{regex: "[0-9]{4}"}`: constrained '
+        "requests run to their natural end, and their answers are checked.",
     )
     tools: OneLine | ToolList | None = Field(
         default=None,
@@ -344,13 +349,15 @@ class Workload(Growing, ABC):
     )
     tool_choice: ToolChoiceKey | None = Field(
         default=None,
-        description="Whether answers call a tool: auto, none, required or {name: …}. By default it "
-        "is not sent, which servers take for auto.",
+        description="Whether answers call a tool: `auto`, `none`, `required` or `{name: …}`. By "
+        "default it is not sent, which servers take for `auto`.",
     )
     request: RequestFields | None = Field(
         default=None,
-        description="Further fields of every request's body, such as {temperature: 0.7}; null "
-        "removes a field. Fields of a prompt file's lines come after them.",
+        description="Further fields of every request's body, for example "
+        "`{temperature: 0.7, top_p: 0.9}`; null removes a field. Fields of a prompt file's lines "
+        "come after them. `plan` refuses fields that the engine refuses, or takes and does not "
+        "apply.",
     )
 
     @model_validator(mode="after")
@@ -827,7 +834,7 @@ class LoadRules(Strict):
     precision: Annotated[float, Field(ge=0.01, le=1)] | None = Field(
         default=None,
         description="`search: capacity`: the search ends when the lowest level that fails is at "
-        "most this share above the highest that holds. 0.05 by default.",
+        f"most this share above the claim. {PRECISION} by default.",
     )
     first_level: Annotated[float, Field(gt=0, lt=math.inf)] | None = Field(
         default=None,
@@ -843,28 +850,33 @@ class LoadRules(Strict):
     proposer: Literal["optuna"] | None = Field(
         default=None,
         description="`search: capacity`: `optuna` chooses the next deployment by what was "
-        "measured of others. By default those predicted best come first.",
+        "measured of others (extra `optuna`). By default those predicted best come first.",
     )
     objective: Objective | None = Field(
         default=None,
-        description="What the best deployment is the best of: throughput per `gpu`, per `usd` or "
-        "per `deployment`. `gpu` by default, where all deployments have GPUs of ours.",
+        description="What the best deployment is the best of: throughput per `gpu`, per `usd` (all "
+        "hardware needs a price) or per `deployment`. `gpu` by default, or `deployment` where one "
+        "has no GPUs of ours, as an endpoint.",
     )
     control: Control | None = Field(
         default=None,
-        description="What a search changes: `request_rate` (open loop, the default) or "
-        "`concurrency` (closed loop).",
+        description="What a search changes: `request_rate` (open loop) or `concurrency` (closed "
+        "loop). `search: curve` changes `request_rate` by default, `search: capacity` needs one of "
+        "them. Beside `levels` it must agree with them.",
     )
     arrivals: Arrivals = Field(
         default=Arrivals(),
-        description="When requests are due in an open loop: a name such as `poisson`, or "
-        "`{process: gamma, burstiness: 0.25}`.",
+        description="When requests are due in an open loop: a name such as "
+        f"`{Arrivals().process}`, which is the default, or `{{process: gamma, burstiness: 0.25}}`. "
+        "It is refused if all levels are requests in flight.",
     )
     duration_s: Annotated[Duration, Field(gt=0)] | None = Field(
         default=None,
         alias="duration",
-        description="How long each point is measured after its warm-up: `60s` by default. "
-        "`search: capacity`: the longest that a probe may last, `10m` by default.",
+        description="How long each point is measured after its warm-up, "
+        f"`{format_duration(DURATION_S)}` by default. Without a `warmup` the steady part of it "
+        "counts. `search: capacity`: the longest that a probe may last, "
+        f"`{format_duration(PROBE_S)}` by default.",
     )
     requests: Annotated[int, Field(ge=1, le=MOST_REQUESTS)] | None = Field(
         default=None, description="How many requests to send, instead of a `duration`."
@@ -872,8 +884,9 @@ class LoadRules(Strict):
     warmup_s: Annotated[Duration, Field(ge=0)] | None = Field(
         default=None,
         alias="warmup",
-        description="How long load runs before the measurement, for example `20s`. By default the "
-        "measurement begins where the run is steady.",
+        description="How long load runs before the measurement, for example `20s`; its requests "
+        "are stored and marked, not counted. By default the measurement begins where the run is "
+        "steady, and at once where `requests` are given or the rate of the arrivals changes.",
     )
     max_in_flight: Annotated[int, Field(ge=1, le=MOST_IN_FLIGHT)] | None = Field(
         default=None,
@@ -883,7 +896,7 @@ class LoadRules(Strict):
     request_timeout_s: Annotated[Duration, Field(gt=0)] = Field(
         default=600.0,
         alias="request_timeout",
-        description="After this time a request has failed; `600s` by default.",
+        description="After this time a request has failed.",
     )
     drain_timeout_s: Annotated[Duration, Field(ge=0)] | None = Field(
         default=None,
@@ -992,9 +1005,15 @@ Share = Annotated[float, Field(gt=0, le=1)]
 WrittenShare = Share | Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)? ?%$")]
 
 
+OF_PERCENTILES = (
+    "A limit on a percentile over requests, for example `ttft_p95: 500ms` or `e2e_p99.9: 30s`: this "
+    "percentage of all requests must be within it, and failed ones are not. It is a test of its own."
+)
+
+
 def _with_percentiles(schema: dict[str, Any]) -> None:
     """Makes the JSON schema of further limits that of percentiles, by the pattern of their names."""
-    limit = schema["additionalProperties"]
+    limit = schema["additionalProperties"] | {"description": OF_PERCENTILES}
     schema["patternProperties"] = {f"^{_PERCENTILE.pattern}$": limit}
     schema["additionalProperties"] = False
 
@@ -1020,7 +1039,7 @@ class _Limits(Strict):
     itl_p99: Duration | None = Field(
         default=None,
         description="Limit on the 99th percentile of the gaps between a request's own tokens, for "
-        "example `200ms`.",
+        "example `200ms`. `itl_p99_p95` is for 95 % of requests.",
     )
     normalized_ttft: Duration | None = Field(
         default=None,
@@ -1029,8 +1048,8 @@ class _Limits(Strict):
     # becomes a limit on tpot, see ``resolved``
     reader: Literal["silent", "subvocal", "visual"] | None = Field(
         default=None,
-        description="A limit on `tpot`: the answer is written as fast as people read it. `silent` "
-        "is 238 words per minute, `subvocal` 250, `visual` 700.",
+        description="A limit on `tpot`: the answer is written as fast as people read it, in words "
+        f"per minute: {', '.join(f'`{name}` {speed:g}' for name, speed in READERS.items())}.",
     )
 
     @model_validator(mode="after")
@@ -1133,7 +1152,8 @@ class Slo(_Limits, _Named):
     ] = Field(
         default=None,
         description="Share of a deployment's answers to fixed prompts that must equal those of "
-        "its model's reference, whatever the load.",
+        "its model's reference, whatever the load. `best` ranks no deployment below it, nor one "
+        "whose agreement is not known; searches do not look at it.",
     )
 
     @model_validator(mode="after")

@@ -24,6 +24,7 @@ from orchestrator.spec.load import (
     DURATION_PATTERN,
     PRESETS,
     WORKLOADS,
+    Workload,
     format_duration,
 )
 from orchestrator.spec.settings import PARTS, ROLES, ROUTER, EngineSettings
@@ -230,7 +231,8 @@ def _workload(definitions: dict[str, Schema], models: Mapping[str, str]) -> Sche
     """
     preset = {
         "enum": list(PRESETS),
-        "description": "Keys of a ready workload; keys beside it win.",
+        "description": "Keys of a ready workload; keys beside it win. `plan` keeps all of them "
+        "written out.",
     }
     cases: list[Schema] = []
     for kind, model in models.items():
@@ -246,7 +248,11 @@ def _workload(definitions: dict[str, Schema], models: Mapping[str, str]) -> Sche
         is_preset = {"properties": {"preset": {"const": name}}, "required": ["preset"]}
         condition = {"allOf": [is_preset, {"not": {"required": ["kind"]}}]}
         cases.append(_case(condition, f"{models[PRESETS[name].keys['kind']]}OfPreset"))
-    properties = {"kind": {"enum": list(models)}, "preset": preset}
+    kind_key: Schema = {
+        "enum": list(models),
+        "description": Workload.model_fields["kind"].description,
+    }
+    properties = {"kind": kind_key, "preset": preset}
     return {"type": "object", "required": ["name"], "properties": properties, "allOf": cases}
 
 

@@ -177,7 +177,8 @@ class Speculative(Strict):
     method: Word | None = Field(
         default=None,
         description="How drafts are made: `draft_model`, `ngram`, `eagle`, `eagle3`, `mtp`, "
-        "`medusa`, `suffix`, or the engine's own name for it. vLLM finds it out by the draft "
+        "`medusa`, `suffix`, or the engine's own name for it, such as vLLM's `dflash`, `dspark` and "
+        "`ngram_gpu`, SGLang's `DFLASH` or llama.cpp's `ngram-mod`. vLLM finds it out by the draft "
         "model if it is left out.",
     )
     num_speculative_tokens: Annotated[int, Field(ge=1, le=10_000)] = Field(
@@ -205,7 +206,7 @@ class Speculative(Strict):
     extra_args: dict[str, Any] = Field(
         default_factory=lambda: _EMPTY,
         description="Further keys of vLLM's `--speculative-config`, for example "
-        "`{draft_sample_method: probabilistic}`.",
+        "`{attention_backend: FLASH_ATTN, draft_sample_method: probabilistic}`.",
     )
 
 
@@ -247,17 +248,18 @@ class EngineSettings(Strict):
     )
     container_args: ContainerArgs = Field(
         default=(),
-        description="More options for the container runtime, after those of the hardware, for "
-        'example `["--ulimit=core=0"]`.',
+        description="More options for the container runtime, after those of the hardware and "
+        'without a shell, for example `["--ulimit=core=0", "--volume=/data:/data:ro"]`.',
     )
     url: OneLine | None = Field(
         default=None,
-        description="`endpoint` only: the address of the server, with or without `/v1`.",
+        description="`endpoint` only: the address of the server, with or without `/v1`, or the "
+        "whole path of an API, with its query.",
     )
     endpoint_gpus: Devices | None = Field(
         default=None,
         description="`endpoint` only: how many GPUs all its replicas and roles run on. Figures "
-        "per GPU and per dollar need it.",
+        "per GPU need it, and those per dollar the price of its `hardware` too.",
     )
     api_key_env: Variable | None = Field(
         default=None,
@@ -328,8 +330,9 @@ class EngineSettings(Strict):
     quantization: Word | None = Field(
         default=None,
         description="Quantization that happens while loading, in words that mean the same for "
-        "every engine: `fp8`, `fp8_per_tensor`, `fp8_per_channel`, `fp8_per_block`, `int8`, "
-        "`bitsandbytes`, `awq`, `gptq`, `compressed-tensors`, `mxfp4`; or the engine's own word.",
+        "every engine: `fp8`, `fp8_per_tensor`, `fp8_per_channel`, `fp8_per_block`, `int8` (weights "
+        "and activations), `bitsandbytes` (4 bits), `awq`, `gptq`, `compressed-tensors`, `mxfp4`; "
+        "or the engine's own word.",
     )
     kv_cache_dtype: Word | None = Field(
         default=None,
@@ -419,7 +422,8 @@ class EngineSettings(Strict):
     )
     lora_modules: dict[AdapterName, OneLine] | None = Field(
         default=None,
-        description="LoRA adapters by name: where each of them is, a folder or a name on the hub.",
+        description="LoRA adapters by name: where each of them is, a folder or a name on the hub "
+        "(of llama.cpp a GGUF file), for example `{sql: /adapters/sql, law: acme/law-lora}`.",
     )
     max_loras: Size | None = Field(
         default=None, description="Most LoRA adapters that are used in one step."
@@ -442,21 +446,23 @@ class EngineSettings(Strict):
     extra_args: dict[str, Scalar | list[Scalar]] = Field(
         default_factory=lambda: _EMPTY,
         description='Flags of the engine that no setting covers: `{"--flag": value}`, with '
-        "`true` for a bare flag. A flag that a setting controls is refused.",
+        "`true` for a bare flag. A flag that a setting controls is refused in any spelling, "
+        "abbreviations included.",
     )
     # {rank}, {host}, … in a value: engines/command.py, PLACES
     env: dict[Variable, str] = Field(
         default_factory=lambda: _EMPTY,
         description="Environment variables of the engine, for example "
         '`{NCCL_P2P_DISABLE: "1"}`. `{rank}`, `{host}`, `{master_host}`, `{launch_id}` and '
-        "`{workdir}` in a value are filled in for each rank.",
+        "`{workdir}` in a value are filled in for each rank. Variables that choose GPUs are "
+        "refused.",
     )
     startup_timeout_s: float = Field(
         default=1800.0,
         gt=0,
         le=MOST,
-        description="Seconds until the engine must serve; longer by default where its weights "
-        "have to be downloaded.",
+        description="Seconds until the engine must serve. By default as long as a download of its "
+        "weights at 100 MB/s takes, where that is longer.",
     )
 
     # separate prefill and decode replicas with their own settings, and the router that clients talk

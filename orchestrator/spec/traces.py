@@ -22,7 +22,8 @@ class TraceColumns(Strict):
     output_tokens: OneLine = Field(description="The column of answer lengths, in tokens.")
     session: OneLine | None = Field(
         default=None,
-        description="The column that names the session; rows of one session follow one another.",
+        description="The column that names the session; rows of one session follow one another. A "
+        "row whose session is empty stands alone.",
     )
     elapsed: OneLine | None = Field(
         default=None,

@@ -16,6 +16,7 @@ from orchestrator.spec.document import wrong
 from orchestrator.spec.images import Images
 from orchestrator.spec.load import (
     MOST_TOKENS,
+    MOST_TURNS,
     MOST_TURNS_OF_ALL,
     TOKENS_PER_WORD,
     Arrivals,
@@ -86,12 +87,12 @@ class Drawn(Workload):
     input_tokens: Lengths | None = Field(
         default=None,
         description="Tokens of a user message: a number, or for example "
-        "`{lognormal: {mean: 150, sigma: 0.6}}`.",
+        "`{lognormal: {mean: 150, sigma: 0.6}}`. Required unless there are `lengths`.",
     )
     output_tokens: Lengths | None = Field(
         default=None,
         description="Tokens of an answer: a number, or for example "
-        "`{uniform: {min: 50, max: 200}}`.",
+        "`{uniform: {min: 50, max: 200}}`. Required unless there are `lengths`.",
     )
     lengths: LengthPairs | None = Field(
         default=None,
@@ -122,8 +123,9 @@ class Drawn(Workload):
     )
     content: ContentSource | None = Field(
         default=None,
-        description="What prompts are made of: `words`, or `{text: FILE}` for slices of a file. "
-        "By default token ids where the API takes them, else words.",
+        description="What prompts are made of: `words`, which sends text through every API, or "
+        "`{text: FILE}` for slices of a file. By default token ids where the API takes them, else "
+        "words.",
     )
     images: Images | None = Field(
         default=None,
@@ -310,7 +312,7 @@ class ConversationsWorkload(Drawn):
     turns: Turns = Field(
         default=Turns(fixed=1),
         description="Requests of a session: a number, or for example "
-        "`{uniform: {min: 2, max: 8}}`; at most 1,000.",
+        f"`{{uniform: {{min: 2, max: 8}}}}`; at most {MOST_TURNS:,}.",
     )
     think_time: Pauses = Field(
         default=Pauses(fixed=0.0),
@@ -323,8 +325,9 @@ class ConversationsWorkload(Drawn):
     )
     start: Literal["first_turn", "anywhere"] = Field(
         default="first_turn",
-        description="`anywhere`: a closed loop begins with sessions that are met in the middle, "
-        "as if it had run for long.",
+        description="`anywhere`: a closed loop begins with sessions that are met at a drawn turn, "
+        "with made messages before it, as if it had run for long. With `first_turn` all begin with "
+        "short prompts, at once.",
     )
     converses = True
 

@@ -264,7 +264,8 @@ class FileWorkload(Workload):
     kind: Literal["file"] = Field(description="`file`: prompts from a file, in its order.")
     prompts: str | None = Field(  # None in a file that has ``dataset``; a plan always has a path
         default=None,
-        description="A UTF-8 file with one prompt per line as text, JSON or a table.",
+        description="A UTF-8 file with one prompt per line as text, JSON or a table; blank lines do "
+        "not count. Required unless there is a `dataset`.",
     )
     dataset: HubDataset | None = Field(
         default=None,
@@ -284,7 +285,8 @@ class FileWorkload(Workload):
     output_tokens: AnswerLengths | None = Field(
         default=None,
         description="Tokens of an answer, for requests whose length the file does not give: a "
-        "number, or `file` for the length of the recorded answer.",
+        "number, or `file` for the length of the recorded answer. Required where there are such "
+        "requests.",
     )
     prompts_digest: str | None = Field(
         default=None,

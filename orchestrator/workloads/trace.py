@@ -57,7 +57,9 @@ class TraceWorkload(Workload):
     trace: OneLine = Field(description="The file: CSV or JSON lines, gzipped or not, or Parquet.")
     format: Literal["azure", "burstgpt", "mooncake", "bailian", "weka"] | None = Field(
         default=None,
-        description="The format of the file. By default it is found by the names of the columns.",
+        description="The format of the file. A file of a named format may have other columns too; "
+        "`plan` names those that change nothing. By default the format is found by the names of "
+        "the columns.",
     )
     columns: TraceColumns | None = Field(
         default=None,
@@ -90,7 +92,9 @@ class TraceWorkload(Workload):
     longest_pause: Duration | None = Field(
         default=None,
         gt=0,
-        description="Pauses within a session are cut to this, for example `60s`.",
+        description="Pauses within a session are cut to this, for example `60s`; where the trace "
+        "does not say how long answers took, times from request to request are. A trace without "
+        "sessions or times has none, and the key is refused.",
     )
     images: Images | None = Field(
         default=None,

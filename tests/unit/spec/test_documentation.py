@@ -28,7 +28,6 @@ from orchestrator.spec.load import (
     PartLimits,
     Slo,
     Uniform,
-    parse_duration,
 )
 from orchestrator.spec.popularity import Popularity
 from orchestrator.spec.request_options import Adapters
@@ -127,8 +126,3 @@ def test_every_engine_has_a_row_where_engines_are_listed() -> None:
 )
 def test_every_registered_name_is_documented(registry: Registry[Any]) -> None:
     assert [name for name in registry.shipped() if name not in WORDS] == []
-
-
-def test_the_default_of_a_time_is_the_documented_one() -> None:
-    (text,) = re.findall(r"^\| `request_timeout` \| `(\w+)` \|", TEXT, flags=re.MULTILINE)
-    assert Load.model_fields["request_timeout_s"].default == parse_duration(text)
