@@ -30,16 +30,17 @@ from orchestrator.spec.stages import PlannedSettings
 ROOM_S = 5.0  # seconds that nodes of a starting cluster get to join it
 RETURN_S = 60.0  # seconds that a lost node gets to come back
 NO_TYPE_S = 5.0  # seconds in which an autoscaler without a fitting node type may be given one
-# factor on the placement timeout while nodes are being set up: image and weights take time, too
-SET_UP = 4.0
+# The placement timeout is this much longer while nodes are being set up: image and weights take
+# time, too.
+SET_UP_FACTOR = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class NodesToCome:
     """Nodes that an autoscaler may still add for a request.
 
-    ``types``: the names of their types. ``most``: how many nodes of these types; infinite where
-    that is not known.
+    ``types``: the names of their types; empty where no type is known that fits. ``most``: how many
+    nodes of these types; infinite where no type is known that fits.
     """
 
     types: tuple[str, ...]
@@ -48,7 +49,9 @@ class NodesToCome:
 
 @dataclass(frozen=True, slots=True)
 class WaitLimit:
-    """How many seconds a request waits for nodes that can hold it, and why there are none then."""
+    """How many seconds a request waits for nodes that can hold it. ``reason``: why there are none
+    when they are over.
+    """
 
     seconds: float
     reason: str
@@ -139,21 +142,28 @@ class ResourceRequest:
         return f"{text} ({', '.join(kinds)})" if kinds else text
 
     def nodes_worth_adding(
-        self, machines: Sequence[Machine], types: Sequence[NodeType] = (), most: float = math.inf
+        self,
+        machines: Sequence[Machine],
+        types: Sequence[NodeType] = (),
+        most_nodes: float = math.inf,
     ) -> list[Footprint]:
-        """The footprints to ask an autoscaler with these ``types`` for. An exclusive launch asks
-        for whole nodes; otherwise several of its footprints would be put on one node. ``most``: see
-        ``_whole_nodes``.
+        """The footprints to ask an autoscaler with these ``types`` for.
 
-        The footprints rule out nodes with another accelerator, because an autoscaler adds no node
-        for a footprint that a present node can hold.
+        An exclusive launch asks for whole nodes, because an autoscaler would put several smaller
+        footprints on one node. ``most_nodes``: see ``_whole_nodes``.
+
+        An autoscaler adds no node for a footprint that a present node can hold, and it does not
+        compare accelerators. So the footprints exclude the accelerators of the present machines
+        that this launch does not accept.
         """
-        nodes = self._whole_nodes(machines, types, most) if self.exclusive else self.footprints()
+        footprints = self.footprints()
+        if self.exclusive:
+            footprints = self._whole_nodes(machines, types, most_nodes)
         others = {self._other_accelerator(machine) for machine in machines} - {""}
         if not others or ACCELERATOR_LABEL in dict(self.labels):
-            return nodes
+            return footprints
         labels = (*self.labels, (ACCELERATOR_LABEL, f"!in({','.join(sorted(others))})"))
-        return [Footprint(node.bundles, labels) for node in nodes]
+        return [Footprint(footprint.bundles, labels) for footprint in footprints]
 
     def could_use_type(self, kind: NodeType) -> bool:
         """Whether an autoscaler may add nodes of this type for the request, by their size and
@@ -162,7 +172,7 @@ class ResourceRequest:
         Labels that Ray itself gives nodes when they start are not listed in any type.
         """
         bundles: list[Bundle] = []
-        for footprint in self.nodes_worth_adding(()):
+        for footprint in self.nodes_worth_adding(machines=()):
             bundles += footprint.bundles
         if kind.gpus < max(bundle.gpus for bundle in bundles):
             return False
@@ -178,12 +188,12 @@ class ResourceRequest:
 
     def nodes_to_come(self, machines: Sequence[Machine], types: Sequence[NodeType]) -> NodesToCome:
         """The nodes that an autoscaler with these ``types`` may still add for it."""
-        fitting = self._addable(types)
-        if not fitting:
+        addable = self._addable(types)
+        if not addable:
             return NodesToCome((), math.inf)
-        names = tuple(kind.name for kind in fitting)
+        names = tuple(kind.name for kind in addable)
         present = [machine for machine in machines if machine.labels.get(NODE_GROUP) in names]
-        return NodesToCome(names, sum(kind.most for kind in fitting) - len(present))
+        return NodesToCome(names, sum(kind.most for kind in addable) - len(present))
 
     def _addable(self, types: Sequence[NodeType]) -> list[NodeType]:
         """The types of which an autoscaler may add nodes for it."""
@@ -193,17 +203,21 @@ class ResourceRequest:
         """Why an autoscaler may add nodes with other GPUs, again and again; None if it will not,
         or if that is unknown.
 
-        An autoscaler is asked by size and labels alone. Nodes that it adds in vain leave once they
-        have been idle, and are added again.
+        An autoscaler is asked by size and labels alone, so that it may choose any of the types that
+        fit. Nodes that it adds in vain leave once they have been idle, and are added again.
         """
         if not (self.gpus_on_a_node and self.accelerator):
             return None
         fitting = [kind for kind in types if self.could_use_type(kind)]
-        accelerators = {
-            _accelerator_of(kind) for kind in fitting if kind.labels is not None or not self.labels
-        }
+        if len(fitting) < 2:
+            return None
+        # The labels of the request may tell types apart whose own labels are not known.
+        compared = [kind for kind in fitting if kind.labels is not None or not self.labels]
+        if not compared:
+            return None
+        accelerators = {_accelerator_of(kind) for kind in compared}
         are_all_the_same = len(accelerators) == 1 and "" not in accelerators
-        if len(fitting) < 2 or not accelerators or are_all_the_same:
+        if are_all_the_same:
             return None
         kinds = listed([kind.name for kind in fitting], 5)
         return AmbiguousTypes(
@@ -213,38 +227,46 @@ class ResourceRequest:
         )
 
     def least_nodes(
-        self, machines: Sequence[Machine], types: Sequence[NodeType] = (), most: float = math.inf
+        self,
+        machines: Sequence[Machine],
+        types: Sequence[NodeType] = (),
+        most_nodes: float = math.inf,
     ) -> int:
         """How many nodes the launch takes if nothing else runs on them, as far as their size is
-        known. ``most``: see ``_whole_nodes``.
+        known. ``most_nodes``: see ``_whole_nodes``.
         """
-        return len(self.as_machines(machines, "", types, most))
+        return len(self._gpus_of_nodes(machines, types, most_nodes))
 
     def as_machines(
         self,
         machines: Sequence[Machine],
         name: str,
         types: Sequence[NodeType] = (),
-        most: float = math.inf,
+        most_nodes: float = math.inf,
     ) -> list[Machine]:
-        """The ``least_nodes`` that it takes, as machines with endless cores, so that other launches
-        may share them.
+        """The ``least_nodes`` that it takes, as machines ``<name>.0``, ``<name>.1`` and so on. They
+        have endless cores, so that other launches may share them.
         """
-        sizes: list[int] = []
-        for footprint in self._whole_nodes(machines, types, most):
-            sizes += [footprint.bundles[0].gpus] * len(footprint.bundles)
-        if (
-            not self.gpus_on_a_node
-        ):  # replicas may then share nodes: the largest replica decides how many
-            most_ranks = max(map(len, self.replicas), default=0)
-            del sizes[most_ranks:]
         labels = {ACCELERATOR_LABEL: self.accelerator} if self.accelerator else {}
         labels |= dict(self.labels)
         nodes = []
-        for index, gpus in enumerate(sizes):
+        for index, gpus in enumerate(self._gpus_of_nodes(machines, types, most_nodes)):
             node = f"{name}.{index}"
             nodes.append(Machine(node, node, gpus, math.inf, labels))
         return nodes
+
+    def _gpus_of_nodes(
+        self, machines: Sequence[Machine], types: Sequence[NodeType], most_nodes: float
+    ) -> list[int]:
+        """The GPUs of each of the ``least_nodes``."""
+        gpus: list[int] = []
+        for footprint in self._whole_nodes(machines, types, most_nodes):
+            gpus += [bundle.gpus for bundle in footprint.bundles]
+        if self.gpus_on_a_node:
+            return gpus
+        # without GPUs, replicas may share nodes: that over most nodes decides how many
+        most_ranks = max(map(len, self.replicas), default=0)
+        return gpus[:most_ranks]
 
     def patience(
         self,
@@ -271,27 +293,43 @@ class ResourceRequest:
         if growth.impossible.intersection(wanted):
             reason = f"its autoscaler has no type of node that could{says}"
             return WaitLimit(min(NO_TYPE_S, timeout_s), reason)
-        limit_s = timeout_s * SET_UP if growth.coming else timeout_s
+        limit_s = timeout_s * SET_UP_FACTOR if growth.coming else timeout_s
         return WaitLimit(limit_s, f"none was added within {limit_s:g} s{says}")
 
     def _whole_nodes(
-        self, machines: Sequence[Machine], types: Sequence[NodeType] = (), most: float = math.inf
+        self, machines: Sequence[Machine], types: Sequence[NodeType], most_nodes: float
     ) -> list[Footprint]:
-        """Whole nodes that hold all replicas.
+        """Whole nodes of one size that hold all replicas.
 
-        The hardware's ``gpus_per_node`` decides their size. Without it, these sizes are tried in
-        turn: present machines that fit and are no larger than the largest type that may be added,
-        the smallest first, then the types that may be added, the smallest first. The first size is
-        taken that needs at most ``most`` nodes, or else the one that needs the fewest. A request
-        without GPUs takes the smallest type. Where no size is known, nodes are as large as the
-        bundles.
+        The size is the first of ``_node_sizes`` of which at most ``most_nodes`` nodes are needed, or
+        else the one of which the fewest are needed.
+        """
+        sizes = self._node_sizes(machines, types)
+        if most_nodes == math.inf:
+            return self._pack_onto_nodes(sizes[0])
+
+        def count_above_most(footprints: list[Footprint]) -> float:
+            """The number of nodes, but at least ``most_nodes``: all allowed numbers are equal."""
+            return max(most_nodes, sum(len(footprint.bundles) for footprint in footprints))
+
+        return min((self._pack_onto_nodes(size) for size in sizes), key=count_above_most)
+
+    def _node_sizes(
+        self, machines: Sequence[Machine], types: Sequence[NodeType]
+    ) -> list[_NodeSize]:
+        """The sizes that nodes for this request may have, the preferred one first; at least one.
+
+        The hardware's ``gpus_per_node`` decides. A request without GPUs takes the smallest type that
+        may be added. Otherwise the sizes are those of present machines that fit and are no larger
+        than the largest type that may be added, the smallest first; then those of the types that
+        may be added, the smallest first. Where no size is known, nodes are as large as the bundles.
         """
         if self.gpus_on_a_node and self.gpus_per_node:
-            return self._pack_onto_nodes(_NodeSize(max(self.gpus_on_a_node, self.gpus_per_node)))
+            return [_NodeSize(max(self.gpus_on_a_node, self.gpus_per_node))]
         addable = sorted({_NodeSize(kind.gpus, kind.cpus) for kind in self._addable(types)})
         if not self.gpus_on_a_node:
             smallest = min(addable, default=_NodeSize(0, 0.0))
-            return self._pack_onto_nodes(_NodeSize(0, smallest.cpus))
+            return [_NodeSize(0, smallest.cpus)]
         largest = addable[-1].gpus if addable else math.inf
         present = {
             _NodeSize(machine.gpus)
@@ -299,53 +337,47 @@ class ResourceRequest:
             if self.gpus_on_a_node <= machine.gpus <= largest and self.accepts(machine)
         }
         sizes = sorted(present) + addable
-        if not sizes:
-            sizes = [_NodeSize(self.gpus_on_a_node)]
-        if most == math.inf:
-            sizes = sizes[:1]
-
-        def count_above_most(footprints: list[Footprint]) -> float:
-            """The number of nodes, but at least ``most``, so that all allowed numbers are equal."""
-            return max(most, sum(len(footprint.bundles) for footprint in footprints))
-
-        return min((self._pack_onto_nodes(size) for size in sizes), key=count_above_most)
+        return sizes or [_NodeSize(self.gpus_on_a_node)]
 
     def _pack_onto_nodes(self, size: _NodeSize) -> list[Footprint]:
         """Whole nodes of this size that hold all replicas. Nodes without GPUs are asked for with
         all their cores.
         """
-        open_nodes: list[_OpenNodes] = []
+        groups: list[_NodeGroup] = []
         for index in self.by_size():
             bundles = self.replicas[index]
-            fitting = [nodes for nodes in open_nodes if nodes.hold(bundles, size.cpus)]
+            fitting = [group for group in groups if group.has_room(bundles, size.cpus)]
             if fitting:
-                nodes = fitting[0]
+                group = fitting[0]
             else:
-                nodes = _OpenNodes(len(bundles), size.gpus)
-                open_nodes.append(nodes)
-            nodes.take(bundles[0])
+                group = _NodeGroup(len(bundles), size.gpus)
+                groups.append(group)
+            group.take(bundles[0])
         least_cpus = 0.0 if size.gpus else size.cpus
         footprints = []
-        for nodes in open_nodes:
-            bundle = Bundle(size.gpus, max(least_cpus, nodes.cpus_taken))
-            footprints.append(Footprint((bundle,) * nodes.number, self.labels))
+        for group in groups:
+            bundle = Bundle(size.gpus, max(least_cpus, group.cpus_taken))
+            footprints.append(Footprint((bundle,) * group.nodes, self.labels))
         return footprints
 
 
 @dataclass(slots=True)
-class _OpenNodes:
-    """Equal nodes that replicas are packed onto. ``gpus_left`` and ``cpus_taken`` are per node."""
+class _NodeGroup:
+    """Equal nodes, one for each rank of their first replica, onto which replicas are packed.
 
-    number: int
+    ``nodes``: how many they are. ``gpus_left`` and ``cpus_taken``: of each node.
+    """
+
+    nodes: int
     gpus_left: int
     cpus_taken: float = 0.0
 
-    def hold(self, bundles: Sequence[Bundle], cpus: float) -> bool:
-        """Whether there is room for a replica if each node has ``cpus`` cores."""
-        each = bundles[0]
-        if self.number < len(bundles) or self.gpus_left < each.gpus:
+    def has_room(self, bundles: Sequence[Bundle], cpus: float) -> bool:
+        """Whether a replica fits if each node has ``cpus`` cores. Its bundles are equal."""
+        bundle = bundles[0]
+        if self.nodes < len(bundles) or self.gpus_left < bundle.gpus:
             return False
-        return self.cpus_taken + each.cpus <= cpus
+        return self.cpus_taken + bundle.cpus <= cpus
 
     def take(self, bundle: Bundle) -> None:
         """Put a bundle on each of the nodes."""
@@ -373,10 +405,11 @@ def resources_of(deployment: Deployment, exclusive: bool) -> ResourceRequest:
     cpus_per_device = 1.0 if hardware.cpus_per_device is None else hardware.cpus_per_device
     replicas = []
     for replica in replicas_to_start(settings):
-        devices = replica.settings.devices_per_node
-        bundle = Bundle(0 if hardware.is_cpu else devices, devices * cpus_per_device)
         if replica.is_router:
             bundle = Bundle(0, 0.0)
+        else:
+            devices = replica.settings.devices_per_node
+            bundle = Bundle(0 if hardware.is_cpu else devices, devices * cpus_per_device)
         replicas.append((bundle,) * replica.settings.nnodes)
     is_known = not hardware.is_cpu and find(hardware.accelerator) is not None
     return ResourceRequest(
