@@ -38,8 +38,8 @@ class HttpResponse:
     location: str = ""
 
     @property
-    def redirects(self) -> bool:
-        """Whether what was asked for is elsewhere."""
+    def is_redirect(self) -> bool:
+        """Whether what was asked for is at ``location``."""
         return 300 <= self.status < 400 and bool(self.location)
 
     @property
@@ -49,7 +49,7 @@ class HttpResponse:
         """
         if not self.status:
             return self.error
-        if self.redirects:
+        if self.is_redirect:
             return f"HTTP {self.status}: it is at {self.location} (give that URL)"
         return f"HTTP {self.status}"
 
@@ -87,8 +87,8 @@ def ask(
         with closing(_connection(parts)) as connection:
             connection.sock = _connect(connection, end_s, verify_tls)
             connection.request(method, path, body_sent, _headers(api_key, more_headers))
-            # read by hand: the library would restart the timeout with every byte, see _Until
-            sock = _Until(connection.sock, end_s)
+            # not connection.getresponse(), which would restart the timeout with every byte
+            sock = _DeadlineSocket(connection.sock, end_s)
             response = http.client.HTTPResponse(sock, method=method)  # type: ignore[arg-type]
             response.begin()
             body = response.read(LIMIT_BYTES + 1)
@@ -133,23 +133,39 @@ def tls_context(verify: bool = True) -> ssl.SSLContext:
     return context
 
 
-def _connect(to: http.client.HTTPConnection, end_s: float, verify_tls: bool) -> socket.socket:
-    """A socket that is connected, TLS included, before ``end_s``. The library would give each
-    address and each step the whole time.
+def _connect(
+    connection: http.client.HTTPConnection, end_s: float, verify_tls: bool
+) -> socket.socket:
+    """A socket to the connection's host, ready for the request, TLS included.
+
+    All addresses and all steps together take until ``end_s``; the library would give each of them
+    the whole time. Raises the OSError of the last address that was tried.
     """
     error = OSError("it has no address")
-    for family, kind, proto, address in look_up(to.host, to.port, _left_s(end_s)):
-        sock = socket.socket(family, kind, proto)
+    for found in look_up(connection.host, connection.port, _left_s(end_s)):
+        sock = socket.socket(found.family, found.kind, found.protocol)
         try:
             sock.settimeout(_left_s(end_s))
-            sock.connect(address)
-            if isinstance(to, http.client.HTTPSConnection):
-                sock = _tls(sock, to.host, end_s, verify_tls)
+            sock.connect(found.address)
+            if isinstance(connection, http.client.HTTPSConnection):
+                sock = _tls(sock, connection.host, end_s, verify_tls)
             return sock
         except OSError as caught:
             sock.close()
             error = caught
     raise error
+
+
+@dataclass(frozen=True, slots=True)
+class HostAddress:
+    """One address of a host. ``address``: as ``socket.connect`` takes it. The other fields are what
+    a socket to it is made of.
+    """
+
+    family: int
+    kind: int
+    protocol: int
+    address: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +176,7 @@ class _LookUp:
 
     host: str
     port: int
-    addresses: list[tuple[int, int, int, Any]] = field(default_factory=list)
+    addresses: list[HostAddress] = field(default_factory=list)
     errors: list[OSError | UnicodeError] = field(default_factory=list)
 
     def run(self) -> None:
@@ -170,14 +186,12 @@ class _LookUp:
             # an empty label, or one that is too long, is a UnicodeError
             self.errors.append(error)
             return
-        for family, kind, proto, _, address in entries:
-            self.addresses.append((family, kind, proto, address))
+        for family, kind, protocol, _, address in entries:
+            self.addresses.append(HostAddress(family, kind, protocol, address))
 
 
-def look_up(
-    host: str, port: int, limit_s: float = LOOK_UP_LIMIT_S
-) -> list[tuple[int, int, int, Any]]:
-    """Family, kind, protocol and address of every address of a host, in the order to try them.
+def look_up(host: str, port: int, limit_s: float = LOOK_UP_LIMIT_S) -> list[HostAddress]:
+    """The addresses of a host, in the order to try them.
 
     Raises OSError or UnicodeError where it has none, TimeoutError after ``limit_s``.
     """
@@ -193,7 +207,8 @@ def look_up(
 
 
 def _tls(sock: socket.socket, host: str, end_s: float, verify: bool) -> socket.socket:
-    sock.settimeout(_left_s(end_s))  # of the whole handshake
+    """The socket with TLS on it. Raises OSError with what is wrong."""
+    sock.settimeout(_left_s(end_s))  # for all steps of the handshake together
     try:
         return tls_context(verify).wrap_socket(sock, server_hostname=host)
     except ssl.SSLCertVerificationError:
@@ -204,15 +219,17 @@ def _tls(sock: socket.socket, host: str, end_s: float, verify: bool) -> socket.s
 
 
 def _left_s(end_s: float) -> float:
+    """The seconds until ``end_s`` of the monotonic clock. Raises TimeoutError where none are left."""
     left_s = end_s - time.monotonic()
     if left_s <= 0:
         raise TimeoutError("it took too long to answer")
     return left_s
 
 
-class _Until(io.RawIOBase):
-    """A socket that can be read until an instant: a socket's own timeout starts anew with every
-    byte.
+class _DeadlineSocket(io.RawIOBase):
+    """A socket that can be read until ``end_s``. A socket's own timeout starts anew with every byte.
+
+    It has of a socket what ``http.client.HTTPResponse`` needs.
     """
 
     def __init__(self, sock: socket.socket, end_s: float) -> None:

@@ -77,11 +77,11 @@ class Endpoint:
 def resolve(origin: Origin, verify_tls: bool = True) -> Endpoint:
     """Looks up the host, IPv4 and IPv6. Raises InputError where it has no address."""
     try:
-        entries = look_up(origin.host, origin.port)
+        found = look_up(origin.host, origin.port)
     except (OSError, UnicodeError) as error:
         raise InputError(f"host {origin.host!r} cannot be looked up: {error}") from None
     # without duplicates, in the order of the resolver
-    addresses = tuple(dict.fromkeys((family, address) for family, _, _, address in entries))
+    addresses = tuple(dict.fromkeys((host.family, host.address) for host in found))
     context = tls_context(verify_tls) if origin.tls else None
     return Endpoint(origin, addresses, context)
 

@@ -412,7 +412,7 @@ def _requested_quantization(case: FeasibilityCase, requested: str, method: str) 
     in effect.
     """
     stored, rules = case.facts.quantization, case.rules
-    # the begin of sentences
+    # the beginnings of sentences
     needs_checkpoint = (
         f"quantization {requested} needs a checkpoint made for it, {case.facts.model}"
     )

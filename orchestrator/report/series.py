@@ -101,7 +101,7 @@ def _schema(table: ReadingsTable) -> pa.Schema:
     fields = [
         _field("point_id", pa.string(), "id of the point"),
         _field("repeat", pa.int64(), "number of the repeat, from 0"),
-        _field("seconds", pa.float64(), "since the begin of the steady window", "s"),
+        _field("seconds", pa.float64(), "since the steady window began", "s"),
     ]
     for field in arrow_schema(RECORDS[table]):
         if field.name not in _KEYS:

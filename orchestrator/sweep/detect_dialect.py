@@ -187,7 +187,7 @@ def only_model(target: Target, listing: ModelListing, key_name: str | None = Non
     answer = listing.answer
     if answer.status in KEY_REFUSED:
         raise InputError(key_problem(target, answer.status, key_name))
-    if answer.redirects:
+    if answer.is_redirect:
         raise InputError(f"{target.url} does not list its models: {answer.outcome}")
     if listing.owners is None or len(listing.owners) != 1:
         names = listing.names if listing.owners else "no models"

@@ -45,6 +45,15 @@ class ReplicaReadings:
     kv_usage: Floats
 
 
+@dataclass(frozen=True, slots=True)
+class _Ranks:
+    """Which colours (``look.colour``) the lines of one replica have."""
+
+    running: int
+    waiting: int
+    kv_usage: int
+
+
 def timeline(
     readings: Frame | str,
     point: str | None = None,
@@ -70,21 +79,21 @@ def timeline(
         title = _title_of_stored(readings, point)
     replicas = readings_of_frame(frame, repeat)
     axes = look.new_axes() if ax is None else ax
-    look.name_axes(axes, "time since the begin of the steady window (s)", "requests")
+    look.name_axes(axes, "time since the steady window began (s)", "requests")
     kv_axes = axes.twinx()
     kv_axes.set_ylabel("KV cache in use (share)", fontsize="small")
     kv_axes.set_ylim(0, look.TOP_OF_SHARES)
     handles: list[Any] = []
-    for rank, of_replica in enumerate(replicas[:MOST_CURVES]):
-        if len(replicas) > 1:
-            prefix = f"replica {of_replica.replica}: "
-            handles += _draw(axes, kv_axes, of_replica, (rank, rank, rank), prefix)
-        else:
-            handles += _draw(axes, kv_axes, of_replica, (0, 1, 2))
+    if len(replicas) == 1:
+        handles += _draw(axes, kv_axes, replicas[0], _Ranks(running=0, waiting=1, kv_usage=2))
+    else:
+        for rank, shown in enumerate(replicas[:MOST_CURVES]):
+            colours = _Ranks(running=rank, waiting=rank, kv_usage=rank)
+            handles += _draw(axes, kv_axes, shown, colours, f"replica {shown.replica}: ")
     axes.set_ylim(bottom=0)
     _shade_warm_up(axes)
     look.add_title(axes, title or _title_of_frame(frame))
-    names = [f"replica {of_replica.replica}" for of_replica in replicas]
+    names = [f"replica {shown.replica}" for shown in replicas]
     look.add_legend(axes, handles, look.left_out_text(names), makes_room=ax is None)
     return axes
 
@@ -92,8 +101,8 @@ def timeline(
 def readings_of_frame(frame: Frame, repeat: int | None = None) -> list[ReplicaReadings]:
     """The readings of one repeat, one record per replica.
 
-    Raises InputError for a frame that has several points or lacks a column, and where there are no
-    readings.
+    ``repeat``: its number; None: the first that has readings. Raises InputError for a frame that
+    has several points or lacks a column, and where there are no readings.
     """
     columns = {}
     for name in COLUMNS:
@@ -103,21 +112,26 @@ def readings_of_frame(frame: Frame, repeat: int | None = None) -> list[ReplicaRe
     if len(set(columns["point_id"])) > 1:
         raise InputError("this frame has several points: a time line shows one")
     repeats = sorted(set(columns["repeat"]))
-    if not repeats or repeat not in (None, *repeats):
+    if not repeats:
         raise InputError("the engines reported nothing of themselves while this point ran")
-    shown = repeats[0] if repeat is None else repeat
-    rows = [row for row, number in enumerate(columns["repeat"]) if number == shown]
+    if repeat is None:
+        repeat = repeats[0]
+    elif repeat not in repeats:
+        raise InputError(
+            f"there are no readings of repeat {repeat}, only of {', '.join(map(str, repeats))}"
+        )
+    rows = [row for row, number in enumerate(columns["repeat"]) if number == repeat]
     rows.sort(key=lambda row: columns["seconds"][row])
-    of_replicas = values_by_key((columns["replica"][row], row) for row in rows)
+    rows_by_replica = values_by_key((columns["replica"][row], row) for row in rows)
     return [
         ReplicaReadings(
             replica=replica,
-            seconds=_numbers(columns["seconds"], of_replicas[replica]),
-            running=_numbers(columns["running"], of_replicas[replica]),
-            waiting=_numbers(columns["waiting"], of_replicas[replica]),
-            kv_usage=_numbers(columns["kv_usage"], of_replicas[replica]),
+            seconds=_numbers(columns["seconds"], rows_of_replica),
+            running=_numbers(columns["running"], rows_of_replica),
+            waiting=_numbers(columns["waiting"], rows_of_replica),
+            kv_usage=_numbers(columns["kv_usage"], rows_of_replica),
         )
-        for replica in sorted(of_replicas)
+        for replica, rows_of_replica in sorted(rows_by_replica.items())
     ]
 
 
@@ -129,37 +143,42 @@ def _draw(
     axes: Axes,
     kv_axes: Axes,
     readings: ReplicaReadings,
-    ranks: tuple[int, int, int],
+    ranks: _Ranks,
     prefix: str = "",
 ) -> list[Any]:
-    """Draws the lines of one replica, whose names begin with ``prefix``.
-
-    ``ranks``: of the colours of requests running, requests waiting and the KV cache.
-    """
-    lines = []
-    for owner, values, name, style, rank in (
-        (axes, readings.running, "running", "-", ranks[0]),
-        (axes, readings.waiting, "waiting", "--", ranks[1]),
-        (kv_axes, readings.kv_usage, KV_TEXT, ":", ranks[2]),
-    ):
-        is_reported = ~np.isnan(values)
-        if is_reported.any():
-            lines += owner.plot(
-                readings.seconds[is_reported],
-                values[is_reported],
-                color=look.colour(rank),
-                linestyle=style,
-                marker=".",
-                label=f"{prefix}{name}",
-            )
+    """Draws the lines of one replica and returns them. Their names begin with ``prefix``."""
+    seconds = readings.seconds
+    lines = _draw_line(axes, seconds, readings.running, f"{prefix}running", "-", ranks.running)
+    lines += _draw_line(axes, seconds, readings.waiting, f"{prefix}waiting", "--", ranks.waiting)
+    lines += _draw_line(
+        kv_axes, seconds, readings.kv_usage, f"{prefix}{KV_TEXT}", ":", ranks.kv_usage
+    )
     return lines
 
 
+def _draw_line(
+    axes: Axes, seconds: Floats, values: Floats, name: str, style: str, rank: int
+) -> list[Any]:
+    """Draws the values that were reported, if any, and returns the line."""
+    is_reported = ~np.isnan(values)
+    if not is_reported.any():
+        return []
+    return axes.plot(
+        seconds[is_reported],
+        values[is_reported],
+        color=look.colour(rank),
+        linestyle=style,
+        marker=".",
+        label=name,
+    )
+
+
 def _shade_warm_up(axes: Axes) -> None:
-    begin = axes.get_xlim()[0]
-    if begin < 0:
-        axes.axvspan(begin, 0, color=look.GREY, alpha=look.BAND_OPACITY, linewidth=0)
-        axes.set_xlim(left=begin)
+    """Shades the time before the steady window, which begins at 0."""
+    left_edge = axes.get_xlim()[0]
+    if left_edge < 0:
+        axes.axvspan(left_edge, 0, color=look.GREY, alpha=look.BAND_OPACITY, linewidth=0)
+        axes.set_xlim(left=left_edge)  # the shade moved it
 
 
 def _title_of_frame(frame: Frame) -> str:

@@ -73,7 +73,7 @@ def test_a_redirect_is_an_answer_like_any_other() -> None:
     ):
         assert (answer := ask(url)) == HttpResponse(302, location="http://127.0.0.1:9/")
     assert answer.outcome == "HTTP 302: it is at http://127.0.0.1:9/ (give that URL)"
-    assert answer.redirects and not HttpResponse(200, location="/v1/models").redirects
+    assert answer.is_redirect and not HttpResponse(200, location="/v1/models").is_redirect
 
 
 def test_proxies_of_the_environment_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:

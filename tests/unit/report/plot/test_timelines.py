@@ -106,5 +106,7 @@ def test_what_is_no_series_of_one_point_is_refused() -> None:
         plot.timeline(pd.DataFrame([reading(1.0)]).drop(columns="seconds"))
     with pytest.raises(InputError, match="reported nothing"):
         plot.timeline(pd.DataFrame([reading(1.0)])[:0])
+    with pytest.raises(InputError, match="no readings of repeat 7, only of 1, 2"):
+        plot.timeline(pd.DataFrame([reading(1.0, repeat=2), reading(1.0, repeat=1)]), repeat=7)
     with pytest.raises(InputError, match="give a point_id too"):
         plot.timeline("results/")
