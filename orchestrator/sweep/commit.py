@@ -48,8 +48,8 @@ class AttemptRecord:
     """One attempt and the measurement that it was an attempt at.
 
     ``measurement`` has the seed that this attempt used. ``launch``: None if the attempt got no
-    launch. ``began_unix_ns``: when the attempt began, in Unix nanoseconds, if it loaded nothing;
-    None means now.
+    launch. ``began_unix_ns``: when the attempt began, in Unix nanoseconds; None: now. It counts
+    only for an attempt that loaded nothing: the others know when their load began.
     """
 
     deployment: Deployment
@@ -70,22 +70,18 @@ class AttemptRecord:
         lasted_s = load.duration_s
         stats: Sequence[ClientStats] = ()
         early: EarlyStop | None = None
-        began_unix_ns = self.began_unix_ns
         if loaded is not None:
-            began_unix_ns = loaded.span_unix_ns[0]
             requests = loaded.requests
             lasted_s = loaded.lasted_s(load.warmup_s, load.duration_s)
             stats = loaded.stats
             early = loaded.early
-        window_start_ns, window_end_ns = steady_window_ns(load.warmup_s, lasted_s, requests)
+        window_ns = steady_window_ns(load.warmup_s, lasted_s, requests)
+        window_start_ns, window_end_ns = window_ns
         looks_for_steady_window = load.warmup_s is None and load.duration_s is not None
-        adapter_cost = adapter_cost_of(requests, (window_start_ns, window_end_ns))
-        guidance = guidance_of(requests, (window_start_ns, window_end_ns))
+        adapter_cost = adapter_cost_of(requests, window_ns)
+        guidance = guidance_of(requests, window_ns)
         is_capped = load.max_in_flight is not None
         has_rate = point.level.control == "request_rate" and isfinite(point.level.value)
-        emulated = ENGINES[self.deployment.settings.engine].emulated
-        if self.launch is not None:
-            emulated = self.launch.emulated
         return PointRow(
             **asdict(self.measurement),
             attempt_id=self.attempt_id,
@@ -105,7 +101,7 @@ class AttemptRecord:
             window_start_ns=window_start_ns,
             window_end_ns=window_end_ns,
             steady=window_start_ns > 0 if looks_for_steady_window else None,
-            started_unix_ns=time.time_ns() if began_unix_ns is None else began_unix_ns,
+            started_unix_ns=self._started_unix_ns(),
             requests_scheduled=requests.num_rows,
             cache_state=loaded.cache if loaded else None,
             offered_rate=verdict.evidence.get("offered_rate") if has_rate else None,
@@ -120,13 +116,25 @@ class AttemptRecord:
             capped_share=verdict.evidence.get("capped_share") if is_capped else None,
             ended_early=early.outcome if early is not None else None,
             ended_for=early.limits if early is not None else None,
-            emulated=emulated,
+            emulated=self._is_emulated(),
             simulated=self.launch.simulated if self.launch is not None else False,
             client_version=__version__,
             **({} if adapter_cost is None else asdict(adapter_cost)),
             **({} if guidance is None else asdict(guidance)),
             **how_it_ended(self.attempt.failure),
         )
+
+    def _started_unix_ns(self) -> int:
+        if self.attempt.loaded is not None:
+            start_ns, _ = self.attempt.loaded.span_unix_ns
+            return start_ns
+        return time.time_ns() if self.began_unix_ns is None else self.began_unix_ns
+
+    def _is_emulated(self) -> bool:
+        """As the launch says; where there was none, as the engine is."""
+        if self.launch is not None:
+            return self.launch.emulated
+        return ENGINES[self.deployment.settings.engine].emulated
 
 
 def how_it_ended(failure: Failure | None) -> dict[str, Any]:
@@ -158,13 +166,12 @@ def launch_row(deployment: Deployment, experiment: str, started_unix_ns: int) ->
 
 
 def deployment_row(deployment: Deployment, experiment: str) -> DeploymentRow:
-    """The deployment's row; columns named like a setting hold that setting. Settings contain no
-    secrets.
-    """
+    """The deployment's row. Settings contain no secrets."""
     settings = deployment.settings
     hardware = deployment.hardware
     devices = deployment.devices
     price = hardware.usd_per_gpu_hour
+    # columns that are named like a setting have its value, but for those that are filled below
     columns = {column.name for column in fields(DeploymentRow)} & EngineSettings.model_fields.keys()
     columns -= {"roles", "router", "replicas"}
     predicted = deployment.predicted.document()
@@ -193,9 +200,10 @@ def commit_attempt(
     """Write the attempt's row beside those of its clients and replicas, then the manifest.
 
     ``created_unix_ns``: the time of the commit in Unix nanoseconds; None means now. A simulation
-    passes the time of its own clock. Returns the AttemptData that answers are computed from, and
-    stores it. If computing it fails, the manifest is returned; a reader of the results computes the
-    data again.
+    passes the time of its own clock.
+
+    Also computes the AttemptData that answers are computed from, stores it and returns it. If that
+    fails, the manifest is returned instead, and readers of the results compute the data themselves.
     """
     point = record.row(store.experiment)
     loaded = record.attempt.loaded
@@ -214,11 +222,12 @@ def commit_attempt(
     files = [*client_files, *metrics_files, *telemetry_files, *driver_files]
     manifest = _commit(store, "point", point, keys, files, created_unix_ns)
     requests = loaded.requests if loaded else REQUESTS.empty_table()
-    stored_metrics = metrics if metrics_files else metrics[:0]
+    # what readers of the results will find: no rows if their file could not be stored
+    stored_metrics = metrics if metrics_files else metrics.slice(0, 0)
     try:
-        gaps = loaded.token_events if loaded else None
+        token_events = loaded.token_events if loaded else None
         attempt = attempt_of_rows(
-            store, manifest, point, described.row, requests, stored_metrics, gaps
+            store, manifest, point, described.row, requests, stored_metrics, token_events
         )
         data = attempt.data()
         store_computed(store.computed, [data])
@@ -230,8 +239,8 @@ def commit_attempt(
 
 
 def _client_files(store: Store, loaded: Loaded, keys: Mapping[str, str]) -> list[FilePart]:
-    """Store the rows that clients did not store themselves, also those made up for lost clients.
-    Returns the files with the rows of all clients.
+    """The files with the rows of all clients. Stores the rows that clients did not store
+    themselves, and those that were made up for lost clients.
     """
     files: list[FilePart] = []
     for index, report in loaded.reports.items():
