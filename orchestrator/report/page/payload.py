@@ -5,7 +5,7 @@ The records are written as JSON under the names of their fields; ``judge.js`` re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -52,10 +52,10 @@ CENTRED = ("tpot", "e2e")  # latencies by which a repeat's requests are not sort
 class PageRepeat:
     """One repeat that counts.
 
-    ``first``: where its requests begin in the bins. ``centres``: see ``BinnedAttempt``. ``parts``:
-    of each part of the group, how many of its requests each batch has; empty where the workload is
-    no mix. ``tokens``, ``seconds``: output tokens in each batch of its window, and the lengths of
-    the batches.
+    ``start``: the number of the engine start on which it ran. ``first``: where its requests begin
+    in the bins. ``centres``: see ``BinnedAttempt``. ``parts``: for each part of the group, how many
+    of its requests each batch has; empty where the workload is no mix. ``tokens``, ``seconds``: of
+    each batch of its window, the output tokens and the length.
     """
 
     start: int
@@ -232,9 +232,9 @@ class PageMissing:
 class BinnedAttempt:
     """Where the requests of an attempt are in the bins. ``first``: the number of its first request.
 
-    ``centres``: what was subtracted from its TPOT and E2E bins, modulo 256. The bins of all
-    attempts then lie around 0, so that one short code fits all of them. ``parts``: by name of the
-    part of a mix, how many of its requests each batch has.
+    ``centres``: by latency (TPOT and E2E), what was subtracted from its bins, modulo 256. The bins
+    of all attempts then lie around 0, so that one short code fits all of them. ``parts``: by name
+    of a part of the mix, how many of its requests each batch has.
     """
 
     first: int
@@ -246,8 +246,9 @@ class BinnedAttempt:
 class RequestBins:
     """The requests of attempts as bins, one attempt after the other, in the order of adding.
 
-    The requests of a mix stand by their parts within each batch. So their number in each batch is
-    enough to know of which part each request is.
+    Within each batch, the requests of a mix are sorted by their parts. So it is enough to store how
+    many requests of each part a batch has (``BinnedAttempt.parts``) to know the part of every
+    request.
     """
 
     def __init__(self, stops: Mapping[str, Floats]) -> None:
@@ -256,6 +257,10 @@ class RequestBins:
         self.requests = 0
         self._attempts: dict[AttemptIds, BinnedAttempt] = {}
         self._planes: dict[str, list[Bins]] = {name: [] for name in LATENCIES}
+
+    def __len__(self) -> int:
+        """How many attempts there are."""
+        return len(self._attempts)
 
     def __contains__(self, ids: object) -> bool:
         return ids in self._attempts
@@ -269,8 +274,7 @@ class RequestBins:
             name: bins_of(latencies.seconds[name], latencies.ok, self.stops[name])
             for name in LATENCIES
         }
-        runs = _runs(latencies)
-        order = order_within_batches(planes["ttft"], runs)
+        order = order_within_batches(planes["ttft"], _part_batches(latencies))
         self._planes["ttft"].append(differences_within_batches(planes["ttft"][order]))
         centres = {name: _centre(planes[name]) for name in CENTRED}
         for name, centre in centres.items():
@@ -297,10 +301,6 @@ class RequestBins:
         for name in LATENCIES:
             planes += self._planes[name][after:]
         return np.concatenate(planes).tobytes() if planes else b""
-
-    def __len__(self) -> int:
-        """How many attempts there are."""
-        return len(self._attempts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,32 +358,10 @@ def payload_of(
     """Everything that the page judges.
 
     ``experiments``: with their points, judged by their own SLOs. ``comparisons``: the rankings of
-    these experiments. ``earlier``: bins that have some of the attempts. The missing attempts are
-    added to a copy, unless a limit is not among its stops: then all attempts are binned anew.
-    Raises InputError for more than MOST_REQUESTS.
+    these experiments. ``earlier``: see ``_bins_of``. Raises InputError for more than MOST_REQUESTS.
     """
-    needed_stops = {name: _needed_stops(name, experiments) for name in LATENCIES}
-    if earlier is not None and not _has_stops(earlier.stops, needed_stops):
-        earlier = None
-    requests = 0
-    for judged in experiments:
-        requests += sum(repeat.requests.scheduled for repeat in _used_repeats(judged))
-    if requests > MOST_REQUESTS:
-        raise InputError(
-            f"{requests:,} requests are too many for one page (at most {MOST_REQUESTS:,}):"
-            " choose one experiment with --experiment"
-        )
-    latencies: dict[AttemptIds, LimitValues] = {}
-    for judged in experiments:
-        attempts = [repeat.head.ids for repeat in _used_repeats(judged)]
-        unread = [ids for ids in attempts if earlier is None or ids not in earlier]
-        latencies |= stored_limit_values(judged.experiment.store, unread, LATENCIES)
-    if earlier is not None:
-        bins = earlier.copy()
-    else:
-        bins = RequestBins(_stops(list(latencies.values()), needed_stops))
-    for ids, values in latencies.items():
-        bins.add(ids, values)
+    _check_requests(experiments)
+    bins = _bins_of(experiments, earlier)
     groups: list[PageGroup] = []
     missing: list[PageMissing] = []
     for judged in experiments:
@@ -399,6 +377,41 @@ def payload_of(
     )
 
 
+def _check_requests(experiments: Sequence[JudgedExperiment]) -> None:
+    """Raises InputError for more than MOST_REQUESTS."""
+    requests = 0
+    for judged in experiments:
+        requests += sum(repeat.requests.scheduled for repeat in _used_repeats(judged))
+    if requests > MOST_REQUESTS:
+        raise InputError(
+            f"{requests:,} requests are too many for one page (at most {MOST_REQUESTS:,}):"
+            " choose one experiment with --experiment"
+        )
+
+
+def _bins_of(experiments: Sequence[JudgedExperiment], earlier: RequestBins | None) -> RequestBins:
+    """The requests of all attempts that count.
+
+    ``earlier``: bins that have some of the attempts. The others are added to a copy of it, unless a
+    limit is not among its stops: then all attempts are binned anew.
+    """
+    needed_stops = {name: _needed_stops(name, experiments) for name in LATENCIES}
+    if earlier is not None and not _has_stops(earlier.stops, needed_stops):
+        earlier = None
+    latencies: dict[AttemptIds, LimitValues] = {}
+    for judged in experiments:
+        attempts = [repeat.head.ids for repeat in _used_repeats(judged)]
+        unread = [ids for ids in attempts if earlier is None or ids not in earlier]
+        latencies |= stored_limit_values(judged.experiment.store, unread, LATENCIES)
+    if earlier is not None:
+        bins = earlier.copy()
+    else:
+        bins = RequestBins(_stops(list(latencies.values()), needed_stops))
+    for ids, values in latencies.items():
+        bins.add(ids, values)
+    return bins
+
+
 def _used_repeats(judged: JudgedExperiment) -> list[Repeat]:
     """The repeats of an experiment's points that count."""
     repeats: list[Repeat] = []
@@ -410,23 +423,28 @@ def _used_repeats(judged: JudgedExperiment) -> list[Repeat]:
 def _stops(
     latencies: Sequence[LimitValues], needed: Mapping[str, set[float]]
 ) -> Mapping[str, Floats]:
-    """The stops of each latency, in seconds. ``needed``: those that must be among them."""
+    """The stops of each latency, in seconds, chosen so that they suit the requests.
+
+    ``needed``: stops that must be among them.
+    """
     stops = {}
     for name in LATENCIES:
-        values = [each.seconds[name][each.ok] for each in latencies]
+        values = [of_attempt.seconds[name][of_attempt.ok] for of_attempt in latencies]
         all_values = np.concatenate(values) if values else np.zeros(0)
         stops[name] = stops_for(all_values, needed[name])
     return stops
 
 
 def _has_stops(stops: Mapping[str, Floats], needed: Mapping[str, set[float]]) -> bool:
+    """Whether all needed stops of all latencies are among these."""
     return all(needed[name] <= set(stops[name].tolist()) for name in LATENCIES)
 
 
 def _needed_stops(latency: str, experiments: Sequence[JudgedExperiment]) -> set[float]:
-    """The limits of the files on one latency, in seconds.
+    """The stops at which the page must be able to judge one latency, in seconds.
 
-    For simulated points there are also the limits times and over the model's known error.
+    They are the limits of the files. For simulated points, whose latencies may be off by a known
+    factor, they are also each limit multiplied and divided by this factor.
     """
     stops_s: set[float] = set()
     for judged in experiments:
@@ -458,7 +476,9 @@ def _limits_s(latency: str, slos: Sequence[Slo]) -> list[float]:
 def _groups(
     judged: JudgedExperiment, comparisons: Sequence[Comparison], bins: RequestBins
 ) -> Iterator[PageGroup]:
-    """The groups of an experiment; points that asked for different things are in different ones."""
+    """The groups of an experiment. Points without a plan whose requests were not the same are in
+    different groups.
+    """
     for content, points in judged.experiment.alike(judged.points).items():
         points_by_group = values_by_key((group_of(point), point) for point in points)
         for group in sorted(points_by_group):
@@ -504,27 +524,29 @@ def _group(
 ) -> PageGroup:
     """Makes a group. ``rankings``: those in which it takes part, one per SLO that was answered."""
     experiment = judged.experiment
-    deployments = {point.head.deployment_id: point for point in points}
-    numbers = {deployment_id: number for number, deployment_id in enumerate(deployments)}
+    # one point of each deployment, which tells what there is to say of the deployment
+    point_by_deployment = {point.head.deployment_id: point for point in points}
+    numbers = _numbers(point_by_deployment)
     if rankings:
         per = rankings[0].per
         ranked_with = rankings[0].experiment
     else:
-        described = [point.deployment for point in deployments.values()]
-        per = per_or_default(experiment.objective, described)
+        deployments = [point.deployment for point in point_by_deployment.values()]
+        per = per_or_default(experiment.objective, deployments)
         ranked_with = group.experiment
     accelerators = {point.deployment.accelerator for point in points}
+    model = compared_model([point.deployment for point in points])
     parts = _parts_of(points, bins)
     limits = []
     for slo in judged.slos:
         ranking = next((ranking for ranking in rankings if ranking.slo == slo), None)
-        limits.append(_limits(slo, ranking, deployments, parts, bins.stops))
+        limits.append(_limits(slo, ranking, point_by_deployment, parts, bins.stops))
     return PageGroup(
         experiment=group.experiment,
         ranked_with=ranked_with,
         workload=group.workload,
         model=group.model,
-        model_name=short_model_text(compared_model([point.deployment for point in points])),
+        model_name=short_model_text(model),
         hardware=group.hardware,
         emulated=group.emulated,
         simulated=group.simulated,
@@ -535,9 +557,14 @@ def _group(
         searched=group.workload in experiment.searched,
         parts=parts,
         slos=limits,
-        deployments=[_deployment(point) for point in deployments.values()],
+        deployments=[_deployment(point) for point in point_by_deployment.values()],
         points=[_point(point, numbers[point.head.deployment_id], parts, bins) for point in points],
     )
+
+
+def _numbers(deployment_ids: Iterable[str]) -> dict[str, int]:
+    """The number of each deployment in its group, by its id."""
+    return {deployment_id: number for number, deployment_id in enumerate(deployment_ids)}
 
 
 def _parts_of(points: Sequence[StoredPoint], bins: RequestBins) -> list[str]:
@@ -552,57 +579,62 @@ def _parts_of(points: Sequence[StoredPoint], bins: RequestBins) -> list[str]:
 def _limits(
     slo: Slo,
     ranking: Comparison | None,
-    deployments: Mapping[str, StoredPoint],
+    point_by_deployment: Mapping[str, StoredPoint],
     parts: Sequence[str],
     stops_by_latency: Mapping[str, Floats],
 ) -> PageLimits:
     """Makes the record of an SLO. ``ranking``: the ranking under this SLO.
 
-    ``deployments``: by id, one point of each deployment of the group, in the order of their
+    ``point_by_deployment``: by id, one point of each deployment of the group, in the order of their
     numbers. ``parts``: those of the group's mix. Limits on other parts cannot be moved: no request
     is of them.
     """
     stops: dict[str, int] = {}
-    stops_by_part: dict[str, PagePartLimits] = {}
+    limits_by_part: dict[str, PagePartLimits] = {}
     fixed: list[str] = []
     for group in slo.groups:
-        stops_of_group = stops
-        if group.part is not None:
-            stops_of_group = {}
-            if group.part in parts:
-                stops_by_part[group.part] = PagePartLimits(group.attainment, stops_of_group)
+        if group.part is not None and group.part not in parts:
+            fixed += [limit.name for limit in group.limits]
+            continue
+        stops_of_group: dict[str, int] = {}
         for limit in group.limits:
-            has_requests = group.part is None or group.part in parts
-            if has_requests and _is_movable(limit):
+            if _is_movable(limit):
                 stops_of_latency = stops_by_latency[limit.of]
                 stops_of_group[limit.of] = int(np.searchsorted(stops_of_latency, limit.seconds))
             else:
                 fixed.append(limit.name)
+        if group.part is None:
+            stops |= stops_of_group
+        else:
+            limits_by_part[group.part] = PagePartLimits(group.attainment, stops_of_group)
     disagreeing = []
     if slo.agreement is not None:
-        for number, point in enumerate(deployments.values()):
+        for number, point in enumerate(point_by_deployment.values()):
             if disagreement(point.agreement, slo.agreement) is not None:
                 disagreeing.append(number)
+    ranked: list[PageRanked] = []
+    if ranking is not None:
+        ranked += _ranked(ranking, _numbers(point_by_deployment), bool(fixed))
     return PageLimits(
         name=slo.name,
         text=format_slo(slo),
         attainment=slo.attainment,
         stops=stops,
-        parts=stops_by_part,
+        parts=limits_by_part,
         fixed=fixed,
         disagreeing=disagreeing,
-        ranking=list(_ranked(ranking, deployments, bool(fixed))) if ranking else [],
+        ranking=ranked,
     )
 
 
 def _ranked(
-    ranking: Comparison, deployments: Mapping[str, StoredPoint], has_fixed: bool
+    ranking: Comparison, numbers: Mapping[str, int], has_fixed: bool
 ) -> Iterator[PageRanked]:
     """The deployments of a group that are ranked by what the page cannot judge.
 
-    ``has_fixed``: the ranking is under limits that the page cannot move.
+    ``numbers``: those of the group's deployments, by their ids. ``has_fixed``: the ranking is under
+    limits that the page cannot move.
     """
-    numbers = {deployment_id: number for number, deployment_id in enumerate(deployments)}
     for place, ranked in enumerate(ranking.ranking):
         number = numbers.get(ranked.point.head.deployment_id)
         if number is not None and (has_fixed or ranked.capacity is not None):
@@ -623,10 +655,11 @@ def _ranked(
 def _point(
     point: StoredPoint, deployment: int, parts: Sequence[str], bins: RequestBins
 ) -> PagePoint:
-    """``parts``: those of the group's mix."""
+    """The record of one point. ``deployment``: its number. ``parts``: those of the group's mix."""
     reason = reason_to_exclude(point)
     excluded = None
-    # the page sees by itself whether a request was due; without limits in the file it is unknown
+    # NO_REQUESTS and ONLY_FIGURES mean that there is no attainment under the limits of the file, if
+    # it has any. What the page judges under its own limits, it finds out by itself.
     if reason not in (None, Exclusion.NO_REQUESTS, Exclusion.ONLY_FIGURES):
         excluded = exclusion_text(Excluded(point.deployment, reason, point, point))
     figures = point.figures
@@ -678,7 +711,7 @@ def _efficiency_figures(point: StoredPoint) -> dict[str, float | None]:
 
 
 def _repeat(repeat: Repeat, parts: Sequence[str], bins: RequestBins) -> PageRepeat:
-    """``parts``: those of the group's mix."""
+    """The record of one repeat. ``parts``: those of the group's mix."""
     binned = bins[repeat.head.ids]
     no_requests = [0] * min(BATCHES, binned.requests)
     return PageRepeat(
@@ -725,23 +758,23 @@ def _centre(bins: Bins) -> int:
 
 
 def _batch_of_each(requests: int) -> Ints:
-    """The number of the batch that each of so many requests is in, in order of schedule."""
+    """For each of so many requests, in the order of their schedule, the number of its batch."""
     sizes = batches_of(np.zeros(requests, np.bool_)).sizes.astype(np.int64)
     return np.repeat(np.arange(sizes.size), sizes)
 
 
-def _runs(latencies: LimitValues) -> Ints:
-    """For each request, a number that orders parts of a mix, and the batches of each part.
+def _part_batches(latencies: LimitValues) -> Ints:
+    """For each request, a number that stands for its part of the mix and its batch of that part.
 
-    A part that is judged by itself has batches of its own, cut from its requests alone. All 0 where
-    the requests are of no mix.
+    A part is also judged by itself, in batches of its own that are cut from its requests alone. The
+    numbers ascend by part, then by batch. All are 0 where the requests are of no mix.
     """
-    runs = np.zeros(latencies.ok.size, np.int64)
+    part_batches = np.zeros(latencies.ok.size, np.int64)
     for place, part in enumerate(_part_names(latencies)):
-        of_part = latencies.of_part(part)
-        batch = _batch_of_each(int(np.count_nonzero(of_part)))
-        runs[of_part] = 1 + place * BATCHES + batch
-    return runs
+        is_of_part = latencies.of_part(part)
+        batch = _batch_of_each(int(np.count_nonzero(is_of_part)))
+        part_batches[is_of_part] = 1 + place * BATCHES + batch
+    return part_batches
 
 
 def _part_names(latencies: LimitValues) -> list[str]:
@@ -762,11 +795,13 @@ def _counts_of_parts(latencies: LimitValues) -> dict[str, list[int]]:
     return counts
 
 
-def order_within_batches(bins: Bins, runs: Ints) -> npt.NDArray[np.intp]:
-    """Sorts each batch by its runs, and each run by its bins, which then compress better. No
-    request changes its batch.
+def order_within_batches(bins: Bins, part_batches: Ints) -> npt.NDArray[np.intp]:
+    """The order of requests by their batch, then by their batch of a part, then by their bin.
+
+    Sorted bins compress better. No request changes its batch, nor its batch of a part.
+    ``part_batches``: see ``_part_batches``.
     """
-    return np.lexsort((bins, runs, _batch_of_each(bins.size)))
+    return np.lexsort((bins, part_batches, _batch_of_each(bins.size)))
 
 
 def differences_within_batches(bins: Bins) -> Bins:

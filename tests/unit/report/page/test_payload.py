@@ -32,7 +32,7 @@ from tests.unit.report.stores import commit_answers
 from tests.unit.results.builders import commit_measurement
 
 planes = arrays(np.uint8, st.integers(0, 60))
-NO_RUNS = np.zeros(60, np.int64)
+NO_PARTS = np.zeros(60, np.int64)
 
 
 def sizes_of(bins):
@@ -41,7 +41,7 @@ def sizes_of(bins):
 
 @given(planes)
 def test_the_requests_of_each_batch_stay_in_it(bins):
-    ordered = bins[order_within_batches(bins, NO_RUNS[: bins.size])]
+    ordered = bins[order_within_batches(bins, NO_PARTS[: bins.size])]
     ends = np.cumsum(sizes_of(bins))[:-1]
     for batch, before in zip(np.split(ordered, ends), np.split(bins, ends), strict=True):
         assert sorted(batch) == sorted(before)
@@ -49,7 +49,7 @@ def test_the_requests_of_each_batch_stay_in_it(bins):
 
 @given(planes)
 def test_differences_add_up_to_the_bins(bins):
-    ordered = bins[order_within_batches(bins, NO_RUNS[: bins.size])]
+    ordered = bins[order_within_batches(bins, NO_PARTS[: bins.size])]
     differences = differences_within_batches(ordered)
     first = 0
     for size in sizes_of(bins):
