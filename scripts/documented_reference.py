@@ -311,7 +311,11 @@ def _default(value: Schema) -> str:
     default = value.get("default")
     if default is None:
         return ""
-    return f"`{json.dumps(default) if not isinstance(default, str) else default}`"
+    if isinstance(default, str):
+        return f"`{default}`"
+    if isinstance(default, float):
+        return f"`{default:g}`"
+    return f"`{json.dumps(default)}`"
 
 
 def _model(value: Schema) -> str:
