@@ -45,7 +45,7 @@ from orchestrator.analysis.throughput import Batches
 from orchestrator.base.arrays import Floats, Ints
 from orchestrator.base.errors import DamagedError, FailureClass, ResultsError
 from orchestrator.base.grouping import values_by_key
-from orchestrator.results.offered_rate import is_as_asked, pooled_rate
+from orchestrator.results.offered_rate import WindowOffer, is_as_asked, pooled_rate
 from orchestrator.results.records import (
     AttemptData,
     Committed,
@@ -412,9 +412,16 @@ class StoredPoint:
         """Requests/s that were due in the steady windows of the used repeats; None: not known, or
         no rate was asked for.
         """
-        rates = [repeat.head.offered_rate for repeat in self.used]
-        due = [repeat.requests.scheduled for repeat in self.used]
-        return pooled_rate(rates, due)
+        windows: list[WindowOffer] = []
+        for repeat in self.used:
+            windows.append(
+                WindowOffer(
+                    due=repeat.requests.scheduled,
+                    rate=repeat.head.offered_rate,
+                    window_s=repeat.head.window_s,
+                )
+            )
+        return pooled_rate(windows)
 
     @property
     def was_sent_as_asked(self) -> bool:

@@ -102,7 +102,7 @@ def outcome_of_point(
         whole=point.ended_early is None,
         start=point.start if starts > 1 else 0,
         validity=point.validity,
-        seconds=(point.window_end_ns - point.window_start_ns) / 1e9,
+        seconds=point.window_s,
     )
 
 

@@ -257,6 +257,11 @@ class PointHead(AttemptKey):
         """The steady window [start, end)."""
         return self.window_start_ns, self.window_end_ns
 
+    @property
+    def window_s(self) -> float:
+        """The length of the steady window in seconds."""
+        return max(self.window_end_ns - self.window_start_ns, 0) / 1e9
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointRow(PointHead):

@@ -122,7 +122,7 @@ def point_document(
 
 
 def _results(point: StoredPoint, slos: Sequence[Slo]) -> tuple[SloResult, ...]:
-    window_s = sum(_window_s(repeat) for repeat in point.used)
+    window_s = sum(repeat.head.window_s for repeat in point.used)
     results = []
     for index, slo in enumerate(slos):
         verdicts = tuple(repeat.verdicts[index] for repeat in point.used)
@@ -134,15 +134,11 @@ def _results(point: StoredPoint, slos: Sequence[Slo]) -> tuple[SloResult, ...]:
 def _results_of_repeat(repeat: Repeat, slos: Sequence[Slo]) -> tuple[SloResult, ...]:
     if not repeat.verdicts:
         return tuple(SloResult(slo, (), (), 0.0) for slo in slos)
-    window_s = _window_s(repeat)
+    window_s = repeat.head.window_s
     return tuple(
         SloResult(slo, attained_by([repeat], index), (repeat.verdicts[index],), window_s)
         for index, slo in enumerate(slos)
     )
-
-
-def _window_s(repeat: Repeat) -> float:
-    return (repeat.head.window_end_ns - repeat.head.window_start_ns) / 1e9
 
 
 def per_device(throughput: Interval | None, devices: int) -> Interval | None:

@@ -11,7 +11,7 @@ from orchestrator.analysis.points import repeat_of
 from orchestrator.analysis.slo import stored_values, tests
 from orchestrator.capacity.claim import Claim
 from orchestrator.capacity.first_change import FirstChange, first_change
-from orchestrator.results.offered_rate import is_as_asked, pooled_rate
+from orchestrator.results.offered_rate import WindowOffer, is_as_asked, pooled_rate
 from orchestrator.results.records import AttemptData
 from orchestrator.spec.load import Slo
 
@@ -83,11 +83,20 @@ class SearchDocument:
         claim = self.claim.claim
         if claim is None:
             return None
-        probes = [each.probe for each in self.probes if each.probe.point.level == claim]
-        rates = [probe.point.offered_rate for probe in probes]
-        due = [probe.figures.requests.scheduled for probe in probes]
-        offered = pooled_rate(rates, due)
-        return None if is_as_asked(offered, claim, sum(due)) else offered
+        windows: list[WindowOffer] = []
+        for document in self.probes:
+            probe = document.probe
+            if probe.point.level == claim:
+                windows.append(
+                    WindowOffer(
+                        due=probe.figures.requests.scheduled,
+                        rate=probe.point.offered_rate,
+                        window_s=probe.point.window_s,
+                    )
+                )
+        offered = pooled_rate(windows)
+        due = sum(window.due for window in windows)
+        return None if is_as_asked(offered, claim, due) else offered
 
     @property
     def excess_of_failing(self) -> float | None:
