@@ -92,13 +92,21 @@ class _Answered:
         )
 
     def by_session(self) -> Iterator[tuple[int, list[int]]]:
-        """Each session with the places of its counted requests, in the order of their turns."""
-        places = np.flatnonzero(self.is_counted)
-        in_order = places[np.lexsort((self.turns[places], self.sessions[places]))]
-        sessions = self.sessions[in_order]
-        begins = np.flatnonzero(np.diff(sessions, prepend=-1))
-        for begin, end in zip(begins, [*begins[1:], len(in_order)], strict=True):
-            yield int(sessions[begin]), in_order[begin:end].tolist()
+        """Each session that has counted requests, in ascending order, with the places of these
+        requests among the rows, in the order of their turns.
+        """
+        counted = np.flatnonzero(self.is_counted)
+        order = np.lexsort(
+            (self.turns[counted], self.sessions[counted])
+        )  # the last key comes first
+        places = counted[order]
+        sessions, begins = np.unique(self.sessions[places], return_index=True)
+        ends = np.append(begins, places.size)[1:]
+        for session, begin, end in zip(sessions, begins, ends, strict=True):
+            yield int(session), places[begin:end].tolist()
+
+    def phase(self, place: int) -> str:
+        return "warmup" if self.is_warmup[place] else "measure"
 
 
 def _equals(column: pa.ChunkedArray, text: str) -> Bools:
@@ -109,8 +117,9 @@ def _is_of(column: pa.ChunkedArray, parts: frozenset[str | None]) -> Bools:
     """Whether requests are of one of these parts; None stands for a workload that is no mix."""
     if None in parts:
         return np.ones(len(column), np.bool_)
-    names = pa.array(sorted(map(str, parts)), pa.string())
-    return np.asarray(pc.is_in(column.cast(pa.string()), value_set=names).to_numpy(), np.bool_)
+    names = pa.array([part for part in parts if part is not None], pa.string())
+    is_of_a_part = pc.is_in(column.cast(pa.string()), value_set=names)
+    return np.asarray(is_of_a_part.to_numpy(), np.bool_)
 
 
 def _whole(column: pa.ChunkedArray) -> Ints:
@@ -134,21 +143,19 @@ class _Expectation:
         self._knows_answers = _returns_answers(point.dialect)
 
     def of(self, answered: _Answered) -> Ints:
-        """The tokens of each row; 0 where a request was not answered."""
+        """The tokens of each row; 0 where a request is not counted."""
         expected: Ints = np.zeros(len(answered.sessions), np.int64)
-        is_alone = self._assignment.clients == 1
-        following = 0  # the session after those that were taken
+        has_other_clients = self._assignment.clients > 1
+        next_session = 0  # all before it were taken
         for session, places in answered.by_session():
-            phase = "warmup" if answered.is_warmup[places[0]] else "measure"
-            if not is_alone:
-                for others in range(following, session):
-                    self._take_from_others(others, phase)
-            following = session + 1
+            if has_other_clients:
+                for session_of_others in range(next_session, session):
+                    self._take_from_others(session_of_others, answered.phase(places[0]))
+            next_session = session + 1
             for place in places:
                 turn = int(answered.turns[place])
-                phase = "warmup" if answered.is_warmup[place] else "measure"
                 answer_tokens = int(answered.answer_tokens[place])
-                expected[place] = self._take(session, turn, phase, answer_tokens)
+                expected[place] = self._take(session, turn, answered.phase(place), answer_tokens)
             self._contents.forget(session)
         return expected
 
@@ -163,7 +170,11 @@ class _Expectation:
         return hit_tokens
 
     def _take_from_others(self, session: int, near_phase: str) -> None:
-        """Adds the prompts of a session that another client sent, as far as others share them."""
+        """Adds the prompts of a session that another client sent, as far as others share them.
+
+        ``near_phase``: the phase of the next session of this client. It is taken for that of the
+        session where the schedule does not say when the session was due.
+        """
         if self._kind.part(session) not in self._parts:
             return
         cache = self._caches[self._assignment.target(session)]

@@ -141,6 +141,12 @@ def test_a_failed_turn_is_in_no_later_prompt() -> None:
     assert [hits[index] for index in range(3)] == [0, None, 32]
 
 
+@pytest.mark.parametrize("clients", [1, 2])
+def test_a_client_without_a_single_answer_expects_nothing(clients: int) -> None:
+    point = point_of(shared_prefix_tokens=64)
+    assert set(expected(point, 0, clients, failed=tuple(range(12))).values()) == {None}
+
+
 def test_clients_together_expect_what_one_does() -> None:
     point = point_of(shared_prefix_tokens=100, shared_prefix_count=3)
     alone = expected(point)
