@@ -196,22 +196,21 @@ class MixWorkload(Workload):
         notes = [f"shares of sessions: {', '.join(shares)}; its parts are not measured alone"]
         of_requests = self.request_shares
         for content in self.contents:
-            notes += [f"{content.name}: {note}" for note in content.notes()]
+            part_notes = list(content.notes())
+            share = of_requests[content.name]
             prompts = content.distinct_requests()
             if prompts is not None:
-                repeated_after = math.ceil(prompts / of_requests[content.name])
-                notes.append(
-                    f"{content.name}: its {prompts:,} prompts come again after about "
-                    f"{repeated_after:,} requests of the mix; a prefix cache answers them faster"
+                part_notes.append(
+                    f"its {prompts:,} prompts come again after {_of_the_mix(prompts, share)}; a prefix "
+                    "cache answers them faster"
                 )
             recorded = content.most_requests()
             if recorded is not None:
-                begins_again = math.ceil(recorded / of_requests[content.name])
-                notes.append(
-                    f"{content.name}: its sessions begin when the mix draws them, in recorded order; "
-                    f"after about {begins_again:,} requests of the mix they begin again with other "
-                    "tokens"
+                part_notes.append(
+                    "its sessions begin when the mix draws them, in recorded order; after "
+                    f"{_of_the_mix(recorded, share)} they begin again with other tokens"
                 )
+            notes += [f"{content.name}: {note}" for note in part_notes]
         return notes
 
     def content_source(self) -> ContentKind | None:
@@ -240,6 +239,13 @@ class MixWorkload(Workload):
             kinds[content.name] = kind
             adapters[content.name] = adapters_of(content, seed_of_part)
         return MixRequests(self.shares, kinds, adapters, seed)
+
+
+def _of_the_mix(requests: int, share: float) -> str:
+    """``about 1,200 requests of the mix``: so many have as many ``requests`` of a part, which has
+    this share of them.
+    """
+    return f"about {math.ceil(requests / share):,} requests of the mix"
 
 
 def _seed_of_part(seed: int, name: str) -> int:
