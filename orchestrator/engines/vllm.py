@@ -407,7 +407,8 @@ ENGINE = Engine(
         halved_groups=frozenset({"gptq", "awq", "auto-round"}),
         # quantization/*.py: get_supported_act_dtypes
         float32_methods=frozenset({"compressed-tensors", "torchao"}),
-        # kernels/linear/__init__.py, v1/attention/backends/cpu_attn.py; each tried on AVX512
+        # kernels/linear/__init__.py, v1/attention/backends/cpu_attn.py; each tried on AVX512, and
+        # int4 weights on AVX2, where cpu_gemm_wna16 is missing once the engine serves
         cpu=CpuKernels(
             schemes={"int8": True, "fp8 per channel": True, "int4 weights": False},
             risks={
@@ -415,6 +416,7 @@ ENGINE = Engine(
                     ("fp8 per tensor", "fp8 per block", "int4"),
                     "a CPU with AMX (Sapphire Rapids or newer)",
                 ),
+                "int4 weights": "a CPU with AVX512",
                 "humming": "the package humming",
                 "torchao": "a checkpoint made with it, or hf_overrides that say how to quantize",
             },

@@ -13,9 +13,13 @@ import yaml
 
 from scripts.ray_on_this_machine import RayOnThisMachine
 from tests.harness import ROOT, assert_rows_equal_schedule, manifests, orchestrator, rows
-from tests.integration.engine_real import home_of, script
+from tests.integration.engine_real import HAS_AVX512, home_of, script
 
-pytestmark = [pytest.mark.cluster, pytest.mark.vllm, pytest.mark.timeout(900)]
+# tests/integration/test_quantized_models.py has the same kernels in CI
+pytestmark = [
+    *(pytest.mark.cluster, pytest.mark.vllm, pytest.mark.long, pytest.mark.timeout(900)),
+    pytest.mark.skipif(not HAS_AVX512, reason="vLLM's 4-bit kernels need a CPU with AVX512"),
+]
 # model, tensor parallel size -> the kernel that vLLM takes on a CPU
 CASES = {
     ("base", 1): None,

@@ -49,6 +49,8 @@ WEATHER = {
         },
     },
 }
+# vLLM's kernels for 4-bit weights on CPUs are compiled for AVX512 alone
+HAS_AVX512 = Path("/proc/cpuinfo").exists() and "avx512f" in Path("/proc/cpuinfo").read_text()
 CORES = tuple(sorted(os.sched_getaffinity(0))) if sys.platform == "linux" else ()
 
 
