@@ -70,8 +70,6 @@ class NodeShortage:
 
     def _could_hold(self, resources: ResourceRequest, machines: list[Machine]) -> bool:
         """Whether the machines could hold the request if nothing ran there."""
-        if not resources.replicas:
-            return True
         most_nodes = self._context.settings.most_nodes
         return fit(resources, machines, (), most_nodes=most_nodes) is not None
 

@@ -582,6 +582,27 @@ def world_of(nodes: Iterable[Machine] = (node("a"),), **given: Any) -> World:
     return World(VirtualClock(), list(nodes), **given)
 
 
+def context_of(
+    world: World,
+    plan: Plan,
+    store: Store,
+    state: SweepState | None = None,
+    stop: threading.Event | None = None,
+    **settings: Any,
+) -> SweepContext:
+    """``settings``: see ``SweepSettings``."""
+    return SweepContext(
+        plan,
+        world,  # type: ignore[arg-type]
+        store,
+        world.events.append,
+        SweepSettings(**settings),
+        clock=world.clock,
+        state=state or SweepState(),
+        stop=stop or threading.Event(),
+    )
+
+
 def sweep(
     world: World,
     plan: Plan,
@@ -592,16 +613,7 @@ def sweep(
     **settings: Any,
 ) -> SweepReport:
     """``interrupt_s``: when Ctrl-C or SIGTERM comes. ``settings``: see ``SweepSettings``."""
-    context = SweepContext(
-        plan,
-        world,  # type: ignore[arg-type]
-        store,
-        world.events.append,
-        SweepSettings(**settings),
-        clock=world.clock,
-        state=state or SweepState(),
-        stop=stop or threading.Event(),
-    )
+    context = context_of(world, plan, store, state, stop, **settings)
     if interrupt_s is not None:
         world.clock.at(interrupt_s, context.stop.set)
     return Sweep(context).run()
