@@ -145,12 +145,12 @@ class _Expectation:
     def of(self, answered: _Answered) -> Ints:
         """The tokens of each row; 0 where a request is not counted."""
         expected: Ints = np.zeros(len(answered.sessions), np.int64)
-        has_other_clients = self._assignment.clients > 1
-        next_session = 0  # all before it were taken
+        schedule = self._assignment.schedule
+        next_session = 0  # all before it were looked at
         for session, places in answered.by_session():
-            if has_other_clients:
-                for session_of_others in range(next_session, session):
-                    self._take_from_others(session_of_others, answered.phase(places[0]))
+            for earlier in range(next_session, session):
+                if not schedule.is_own(earlier):  # another client sent it
+                    self._take_from_others(earlier, answered.phase(places[0]))
             next_session = session + 1
             for place in places:
                 turn = int(answered.turns[place])

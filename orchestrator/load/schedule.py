@@ -99,6 +99,10 @@ class Schedule:
             return counting(self._client, self._parts)
         return iter(self._own(self.sessions or 0))
 
+    def is_own(self, session: int) -> bool:
+        """Whether this client sends a session."""
+        return self._client is not None and session % self._parts == self._client
+
     def _own(self, total: int) -> range:
         """This client's share of the numbers below ``total``."""
         if self._client is None:

@@ -142,6 +142,14 @@ def test_a_failed_turn_is_in_no_later_prompt() -> None:
 
 
 @pytest.mark.parametrize("clients", [1, 2])
+def test_nothing_is_expected_of_a_prefix_that_was_only_sent_in_vain(clients: int) -> None:
+    point = point_of(shared_prefix_tokens=64, shared_prefix_count=3)
+    # sessions 4 and 6, both of client 0, are the first with the third prefix
+    assert expected(point, 0, clients)[6] == 64
+    assert expected(point, 0, clients, failed=(4,))[6] == 0
+
+
+@pytest.mark.parametrize("clients", [1, 2])
 def test_a_client_without_a_single_answer_expects_nothing(clients: int) -> None:
     point = point_of(shared_prefix_tokens=64)
     assert set(expected(point, 0, clients, failed=tuple(range(12))).values()) == {None}
