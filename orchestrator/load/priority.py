@@ -116,14 +116,16 @@ def lower_niceness(wanted: int) -> None:
 @contextmanager
 def quiet_memory() -> Iterator[None]:
     """Turns garbage collection off during a run: a pass over all objects would hold up reads for
-    milliseconds.
+    milliseconds. Objects that were frozen before stay frozen.
     """
     enabled = gc.isenabled()
+    was_frozen = gc.get_freeze_count() > 0
     gc.freeze()
     gc.disable()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if not was_frozen:
+            gc.unfreeze()
         if enabled:
             gc.enable()

@@ -1,5 +1,6 @@
 """The load thread goes first while it loads, and only then."""
 
+import gc
 import os
 import threading
 
@@ -105,3 +106,13 @@ def test_a_lower_niceness_is_left_alone(monkeypatch, current):
     monkeypatch.setattr(os, "getpriority", lambda *_: current)
     monkeypatch.setattr(os, "setpriority", lambda *_: pytest.fail("nothing to change"))
     priority.lower_niceness(-10)
+
+
+def test_objects_that_were_frozen_before_a_run_stay_frozen():
+    gc.freeze()
+    try:
+        with priority.quiet_memory():
+            pass
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()

@@ -116,6 +116,21 @@ def test_the_next_dialect_is_tried_when_one_is_refused(monkeypatch: pytest.Monke
     assert detected.counts
 
 
+@pytest.mark.parametrize("status", [400, 403, 409, 415, 418, 422, 500, 501, 502, 503])
+@pytest.mark.parametrize("api", ["completions", "chat"])
+def test_a_plainer_request_is_tried_whatever_status_refuses_unknown_fields(
+    status: int, api: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def row_of_trial(target: Target, dialect: Dialect, *_: object) -> dict[str, Any]:
+        is_plain = dialect.length_control == "none"
+        return COUNTED if is_plain else REFUSED | {"http_status": status}
+
+    monkeypatch.setattr(module, "_row_of_trial", row_of_trial)
+    monkeypatch.setattr(module, "_is_emulator", lambda target: False)
+    detected = detect_dialect(TARGET, dialects(api), None, 1.0)
+    assert "no way to fix the output length" in " ".join(detected.notes)
+
+
 def test_an_endpoint_that_refuses_every_dialect_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
