@@ -6,6 +6,10 @@ REAL := vllm or sglang or transformers or llama_cpp
 CLOCK := tests/unit/load tests/integration
 PARTS := test-clock test-engines test-unit test-cluster test-rest test-chaos test-llama_cpp
 
+# into the environment whose programs are in $(1): by uv, which takes a fifth of pip's time; by pip where uv fails, whose
+# configuration may name an index that uv does not know
+packages = $(BIN)/uv pip install --quiet --python $(1)/python $(2) || $(1)/python -m pip install --quiet --no-compile $(2)
+
 # Tests start thousands of Python processes: where the environment forbids to keep bytecode, each of them would compile
 # Ray, pandas and whatever else it imports anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -15,15 +19,16 @@ unexport PYTHONDONTWRITEBYTECODE
 install: .venv/installed
 .venv/installed: requirements.lock pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --no-compile -r requirements.lock
+	$(BIN)/python -m pip install --quiet --upgrade pip uv
+	$(call packages,$(BIN),-r requirements.lock)
 	$(BIN)/python -m pip install --quiet --no-deps --editable .
 	touch $@
 
-# llama.cpp is compiled on what the tests leave of one core; its own tests are the last, wait for it and show its log
+# llama.cpp is compiled on what the tests leave of one core, for answers and not for speed; its own tests are the last,
+# wait for it and show its log
 compiled: install
 	mkdir -p .engines/llama_cpp
-	JOBS=1 nice -n 19 $(BIN)/python scripts/install_engines.py llama_cpp --into .engines/llama_cpp \
+	JOBS=1 OPTIMIZE=1 nice -n 19 $(BIN)/python scripts/install_engines.py llama_cpp --into .engines/llama_cpp \
 	  > .engines/llama_cpp.log 2>&1 &
 
 engines: install
@@ -36,7 +41,7 @@ engines: install
 # the official TGI client, which tests hold the emulator's TGI side against; it needs an older huggingface-hub than ours
 .engines/tgi-client/installed: | install
 	$(PYTHON) -m venv .engines/tgi-client
-	.engines/tgi-client/bin/python -m pip install --quiet --no-compile text-generation==0.7.0
+	$(call packages,.engines/tgi-client/bin,text-generation==0.7.0)
 	touch $@
 
 model: install

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import base64
 import copy
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import venv
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -424,52 +425,67 @@ def test_bash_can_read_the_scripts(name: str) -> None:
     assert checks.shell(script + "\nif") != [], "the check finds what bash cannot read"
 
 
-@pytest.fixture(scope="module")
-def sky(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any], str]:
-    """What SkyPilot says of a task, without a cloud: its accelerator, or why it refuses it."""
-    folder = tmp_path_factory.mktemp("sky")
+ASK_SKYPILOT = """
+import json, sys, sky
+for file in sys.argv[1:]:
+    accelerators = set()
+    try:
+        for resources in sky.Task.from_yaml(file).resources:
+            accelerators |= {f'{name}:{n}' for name, n in resources.accelerators.items()}
+    except Exception as error:
+        print(json.dumps(str(error)))
+    else:
+        print(json.dumps(sorted(accelerators)))
+"""
+
+
+def skypilot(folder: Path, tasks: Sequence[Any]) -> list[Any]:
+    """What SkyPilot says of tasks, without a cloud: the accelerators of each, or why it refuses
+    it.
+    """
     venv.create(folder / "venv", with_pip=True)
-    python = folder / "venv" / "bin" / "python"
-    install = [str(python), "-m", "pip", "install", "--quiet", "skypilot==0.14.1"]
-    installed = subprocess.run(install, capture_output=True, text=True, timeout=900, check=False)
-    if installed.returncode:
-        pytest.skip(f"SkyPilot could not be installed: {installed.stderr[-300:]}")
-    code = (
-        "import sys, sky\n"
-        "accelerators = set()\n"
-        "for resources in sky.Task.from_yaml(sys.argv[1]).resources:\n"
-        "    accelerators |= {f'{name}:{n}' for name, n in resources.accelerators.items()}\n"
-        "print(sorted(accelerators))"
+    try:
+        install_engines.pip(folder / "venv", "installing SkyPilot", "skypilot==0.14.1")
+    except install_engines.StepFailed as error:
+        pytest.skip(f"SkyPilot could not be installed: {str(error)[-300:]}")
+    files = [folder / f"{number}.yaml" for number in range(len(tasks))]
+    for file, task in zip(files, tasks, strict=True):
+        file.write_text(yaml.safe_dump(task))
+    env = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(folder),
+        "SKYPILOT_DISABLE_USAGE_COLLECTION": "1",
+    }
+    completed = subprocess.run(
+        [folder / "venv" / "bin" / "python", "-c", ASK_SKYPILOT, *files],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=True,
     )
-
-    def ask(task: Any) -> str:
-        (folder / "task.yaml").write_text(yaml.safe_dump(task))
-        env = {
-            "PATH": os.environ["PATH"],
-            "HOME": str(folder),
-            "SKYPILOT_DISABLE_USAGE_COLLECTION": "1",
-        }
-        argv = [str(python), "-c", code, str(folder / "task.yaml")]
-        completed = subprocess.run(
-            argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120, check=False
-        )
-        return completed.stdout.strip() if completed.returncode == 0 else completed.stderr
-
-    return ask
+    return [json.loads(line) for line in completed.stdout.splitlines()]
 
 
 @pytest.mark.timeout(1200)
-def test_skypilot_takes_its_task_and_the_catalogue_knows_its_accelerator(
-    sky: Callable[[Any], str],
-) -> None:
+def test_skypilot_takes_its_task_and_the_catalogue_knows_its_accelerator(tmp_path: Path) -> None:
     task = load("sky")
     task["secrets"]["RAY_AUTH_TOKEN"] = "given"
-    assert sky(task) == "['H100:8']"
+    good, no_such_key, no_such_cloud, no_such_accelerator = skypilot(
+        tmp_path,
+        [
+            task,
+            changed(task, "num_node", 2),
+            changed(task, "resources/any_of/0/infra", "amazon/us-west-2"),
+            changed(task, "resources/accelerators", "H1000:8"),
+        ],
+    )
+    assert good == ["H100:8"]
     assert checks.accelerator(task["resources"]["accelerators"].partition(":")[0]) == []
-    assert "num_nodes" in sky(changed(task, "num_node", 2))
-    assert "infra" in sky(changed(task, "resources/any_of/0/infra", "amazon/us-west-2")).lower()
-    # SkyPilot asks no catalogue
-    assert sky(changed(task, "resources/accelerators", "H1000:8")) == "['H1000:8']"
+    assert "num_nodes" in no_such_key
+    assert "infra" in no_such_cloud.lower()
+    assert no_such_accelerator == ["H1000:8"]  # SkyPilot asks no catalogue
     assert checks.accelerator("H1000") != []
 
 

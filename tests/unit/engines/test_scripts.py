@@ -193,6 +193,35 @@ def test_a_step_that_fails_says_what_pip_said_and_what_to_do(
     assert not (tmp_path / "engine.json").exists()
 
 
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """What would have been run, without the first word's folder. uv is there and fails."""
+    found: list[list[str]] = []
+
+    def run(home: Path, step: str, *argv: str | Path) -> None:
+        found.append([Path(argv[0]).name, *map(str, argv[1:])])
+        if Path(argv[0]).name == "uv":
+            raise install.StepFailed("no such index")
+
+    monkeypatch.setattr(install, "run", run)
+    monkeypatch.setattr(install, "uv", lambda: "/somewhere/uv")
+    return found
+
+
+def test_where_uv_fails_pip_installs(tmp_path: Path, commands: list[list[str]]) -> None:
+    install.pip(tmp_path, "installing", "torch==1")
+    assert [one[0] for one in commands] == ["uv", "python"]
+    assert commands[1][-1] == "torch==1"
+
+
+def test_uv_looks_for_packages_where_pip_was_told_to(
+    tmp_path: Path, commands: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(install.FIND_LINKS, "/wheels /more")
+    install.pip(tmp_path, "installing", "torch==1")
+    assert commands[0][-3:] == ["--find-links=/wheels", "--find-links=/more", "torch==1"]
+
+
 def test_what_vllm_asks_for_is_read_from_its_metadata_with_markers_evaluated(
     tmp_path: Path,
 ) -> None:
