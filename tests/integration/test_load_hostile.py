@@ -330,11 +330,11 @@ def test_hidden_tokens_count_for_throughput_and_not_for_the_time_between_tokens(
 
 def test_trailers_end_an_answer_at_once() -> None:
     """The connection is free for the next request when the last byte is here, not a quarter of a
-    second later.
+    second later, which would be 15 seconds for 60 requests.
     """
     began = time.monotonic()
-    assert only_outcome(rows(ANSWERS["trailers"][0], 6, concurrency=1)) == ("ok", None)
-    assert time.monotonic() - began < 0.5
+    assert only_outcome(rows(ANSWERS["trailers"][0], 60, concurrency=1)) == ("ok", None)
+    assert time.monotonic() - began < 7.5
 
 
 def test_a_long_answer_is_no_failure_of_the_time_to_drain() -> None:
