@@ -44,7 +44,7 @@ def search(port: int, *options: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | {"COLUMNS": "80"},
+        env=os.environ | {"COLUMNS": "200"},
     )
 
 
