@@ -355,7 +355,7 @@ def test_a_bad_file_is_planned_or_refused_with_a_sentence(
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_bytes_are_refused_with_a_sentence(
     orchestrator: Command, tmp_path: Path, data: bytes
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -725,18 +724,6 @@ def test_ranks_share_the_weights_and_never_hold_less_than_their_part(
     assert isinstance(whole, int)
     assert isinstance(part, int)
     assert whole / tensor / pipeline * 0.999 <= part <= whole + 1
-
-
-def test_ten_thousand_combinations_take_a_few_seconds() -> None:
-    base, model = EngineSettings(engine="vllm", model="m"), facts(DEEPSEEK)
-    started_s = time.process_time()
-    for number in range(10_000):
-        changes = {
-            "tensor_parallel_size": 1 + number % 8,
-            "max_model_len": 1024 * (1 + number % 64),
-        }
-        assess(base.model_copy(update=changes), model, H100)
-    assert time.process_time() - started_s < 5
 
 
 def test_the_checkpoints_size_wins_over_the_formula_where_it_is_quantized() -> None:

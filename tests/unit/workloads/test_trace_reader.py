@@ -377,7 +377,7 @@ def test_texts_over_several_lines_are_read_wherever_a_batch_ends(tmp_path: Path)
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     st.lists(
@@ -399,7 +399,7 @@ def test_any_burstgpt_table_is_read_back(
 
 
 @settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.integers(0, 10_000), st.binary(max_size=3), st.sampled_from(range(6)))
 def test_a_damaged_trace_is_read_or_refused_with_its_name(
