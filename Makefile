@@ -4,6 +4,7 @@ BIN := .venv/bin
 PYTEST = $(BIN)/python -m pytest $(PYTEST_ARGS)
 REAL := vllm or sglang or transformers or llama_cpp
 CLOCK := tests/unit/load tests/integration
+ENGINES := tests/cluster tests/integration tests/unit/catalog tests/unit/plan
 PARTS := test-clock test-engines test-unit test-cluster test-rest test-chaos test-llama_cpp
 
 # into the environment whose programs are in $(1): by uv, which takes a fifth of pip's time; by pip where uv fails, whose
@@ -81,7 +82,7 @@ test-clock: install model .engines/tgi-client/installed
 # engines are no prerequisite: make would go on to the next part, and come back to these tests after all others
 test-engines: install model
 	$(MAKE) engines
-	$(PYTEST) -m "($(REAL)) and not llama_cpp"
+	$(PYTEST) $(ENGINES) -m "($(REAL)) and not llama_cpp"
 
 test-cluster test-chaos: test-%: install model
 	$(PYTEST) tests/$* -m "not ($(REAL))"

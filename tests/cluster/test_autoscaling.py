@@ -203,6 +203,7 @@ def seen_from_elsewhere(address: str, *, desire: bool) -> dict[str, Any]:
     return seen
 
 
+@pytest.mark.long
 def test_the_autoscaler_of_a_head_started_by_hand_is_known_on_every_node() -> None:
     with autoscaling_ray(1, by_hand=True) as address, another_node(address, ELSEWHERE):
         seen = seen_from_elsewhere(address, desire=True)
