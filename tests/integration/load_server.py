@@ -112,6 +112,7 @@ class Server:
     def __init__(self, behaviour: Behaviour) -> None:
         self._behaviour = behaviour
         self.requests: list[Request] = []
+        self.writers: list[asyncio.StreamWriter] = []  # of all connections
         self.connections = 0
         self.open = 0
         self.port = 0
@@ -154,18 +155,27 @@ def serving(
     started = threading.Event()
     stop = asyncio.Event()
 
+    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Awaitable[None]:
+        server.writers.append(writer)
+        return server.handle(reader, writer)
+
     async def main() -> None:
         listener = await asyncio.start_server(
-            lambda r, w: server.handle(r, w), host, 0, limit=2**20, ssl=tls, backlog=4096
+            connected, host, 0, limit=2**20, ssl=tls, backlog=4096
         )
         server.port = listener.sockets[0].getsockname()[1]
         started.set()
         await stop.wait()
         listener.close()
-        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        # again, because a connection that was just accepted begins its task only now
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.sleep(0)
+        # a task that was cancelled before it began has closed nothing
+        for writer in server.writers:
+            writer.transport.abort()
         await asyncio.sleep(0.01)  # the loop lets go of closed sockets in its next turns
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(main()), daemon=True)
