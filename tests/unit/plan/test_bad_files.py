@@ -1,4 +1,4 @@
-"""A thousand files that are wrong somewhere: each is planned (0) or refused (2) with a sentence,
+"""Hundreds of files that are wrong somewhere: each is planned (0) or refused (2) with a sentence,
 never a traceback.
 """
 
@@ -25,7 +25,7 @@ from orchestrator.cli.main import main
 from orchestrator.plan.make import make_plan
 from orchestrator.spec.experiment import parse_experiment
 
-FILES, PARTS = 1000, 10
+FILES, PARTS = 400, 4
 SECRET = "hf_" + "a" * 30
 EXPERIMENTS = sorted((Path(__file__).parents[3] / "experiments").glob("*.yaml"))
 NASTY: list[Any] = [
