@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from orchestrator.results.store import Store
+from tests.in_this_process import Completed, run_here
 from tests.unit.plan.stored_sweeps import planned, store_sweep
 
 FILE = """
@@ -23,14 +21,8 @@ load: {levels: {concurrency: [8]}, duration: 5s}
 """
 
 
-def command(*argv: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "orchestrator", *argv],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env=os.environ | {"COLUMNS": "80"},
-    )
+def command(*argv: str) -> Completed:
+    return run_here(*argv, COLUMNS="80")
 
 
 def test_a_file_in_which_nothing_can_run_says_so_first_and_ends_with_3(tmp_path: Path) -> None:
