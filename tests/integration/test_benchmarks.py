@@ -14,7 +14,7 @@ from tests.harness import ROOT, environment
 SMALL = [
     "benchmarks.search.race --sizes 24 --budget 20m --repetitions 1",
     "benchmarks.search.estimates --requests 2000 --repetitions 1 --only smooth",
-    "benchmarks.search.claims --repetitions 1 --only smooth",
+    "benchmarks.search.claims --repetitions 1 --only smooth --rule 10",
     "benchmarks.compare.power --repetitions 1 --only 10%",
     "benchmarks.compare.winners --repetitions 1",
     "benchmarks.compare.oracle --sweeps 1000",
