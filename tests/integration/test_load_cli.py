@@ -207,7 +207,7 @@ def test_named_runs_of_a_folder_share_one_table_and_one_ranking(tmp_path: Path) 
     assert "longer was asked otherwise than before: input tokens" in table
 
     documents = json.loads(stored("results", folder, "--format", "json"))
-    repeats = {document["label"]: document["merged"]["used"] for document in documents}
+    repeats = {document["label"]: document["merged"]["of"] for document in documents}
     assert repeats == {"before": 2, "after": 1, "longer": 1}
     program = f"import orchestrator; print({{*orchestrator.metrics({folder!r}).label}})"
     # in a process of its own: where a command has run, pyarrow knows no pandas
