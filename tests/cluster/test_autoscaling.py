@@ -211,6 +211,7 @@ def test_the_autoscaler_of_a_head_started_by_hand_is_known_on_every_node() -> No
     assert seen["gpus"] == 8
 
 
+@pytest.mark.long
 def test_a_cluster_without_an_autoscaler_is_known_on_every_node() -> None:
     with (
         autoscaling_ray(1, by_hand=True, configured=False) as address,
