@@ -218,9 +218,7 @@ def test_load_constrains_the_answers_of_one_that_runs(
         KEY=server.key,
     )
     measured = json.loads(ended.stdout)
-    # that it was fast enough is the machine's affair
-    is_disturbed = measured["validity"] in ("client_bound", "disturbed")
-    assert ended.returncode == (3 if is_disturbed else 0), ended.stdout + ended.stderr
+    assert ended.returncode == 0, ended.stdout + ended.stderr
     guidance = measured["guidance"]
     assert (guidance["constrained_share"], guidance["constraint_violations"]) == (1.0, 0)
     met = [row["constraint_met"] for row in rows(tmp_path / "results", "requests")]
