@@ -88,7 +88,7 @@ test-cluster test-chaos: test-%: install model
 	$(PYTEST) tests/$* -m "not ($(REAL))"
 
 test-unit: install model
-	nice -n 19 $(PYTEST) tests/unit --ignore tests/unit/load -m "not ($(REAL))"
+	nice -n 10 $(PYTEST) tests/unit --ignore tests/unit/load -m "not ($(REAL))"
 
 test-rest: install model
 	$(PYTEST) $(patsubst %,--ignore %,tests/unit tests/integration tests/cluster tests/chaos) -m "not ($(REAL))"

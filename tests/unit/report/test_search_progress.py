@@ -43,6 +43,7 @@ def probe(
         "validity_reasons": (),
         "ended_early": None,
         "offered_rate": None,
+        "window_s": 12.34,
     }
     requests = SimpleNamespace(ok=ok, scheduled=10)
     data: Any = SimpleNamespace(
