@@ -11,6 +11,10 @@ Only the standard library is used, so any Python runs it. Every step may be repe
 cut off continues, a second one waits for the first, a finished one returns at once. ``engine.json``
 in the environment is written last and says what is there.
 
+llama.cpp is compiled by JOBS jobs (as many as there are cores) at the compiler's level OPTIMIZE (3),
+both of them variables. `make test` takes level 1: remove .engines/llama_cpp after it and install it
+anew before you ask how fast it is.
+
 Exit status: 0 installed (or was already), 1 a step failed, 2 wrong arguments, 4 this platform has
 no such engine, or no compiler for it.
 """
