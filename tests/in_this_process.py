@@ -21,6 +21,7 @@ import pyarrow as pa
 import pytest
 
 from orchestrator.cli.main import main
+from orchestrator.load import validity
 from orchestrator.sweep import driver_heap
 
 
@@ -71,6 +72,20 @@ def unchanged_process() -> Iterator[None]:
         gc.unfreeze()
         sys.meta_path[:] = finders
         pa.set_memory_pool(memory_pool)
+
+
+@contextmanager
+def judged_as_if_idle() -> Iterator[None]:
+    """Leaves out of every verdict what other programs on this machine, such as other tests, do to a
+    client, to what it reads from its connections and to an engine.
+    """
+    with (
+        patch.object(validity, "_client_bound", return_value=[]),
+        patch.object(validity, "_disturbed", return_value=[]),
+        patch.object(validity, "_buffered", return_value=[]),
+        patch.object(validity, "NETWORK_BOUND", []),
+    ):
+        yield
 
 
 @contextmanager

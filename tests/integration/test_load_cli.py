@@ -25,7 +25,7 @@ from orchestrator.sweep import endpoint
 from orchestrator.sweep.attempt import Attempt
 from orchestrator.sweep.endpoint import measure_here
 from tests.harness import AGAINST_THE_CLOCK, rows, wait_for
-from tests.in_this_process import Completed, run_here
+from tests.in_this_process import Completed, judged_as_if_idle, run_here
 from tests.integration.load_server import (
     DONE,
     END,
@@ -48,16 +48,10 @@ QUICK = ("--input-tokens", "8", "--output-tokens", "4")
 LATENCIES = ("ttft_ms", "e2e_ms", "ttft_from_sent_ms", "e2e_from_sent_ms", "itl_ms", "tpot_ms")
 
 
-# What a machine that other tests keep busy makes of a measurement.
-SPOILT = re.compile("disturbed|stream_buffered|client_bound|network_bound")
-
-
 def load(*args: str, **env: str) -> Completed:
-    """Runs ``load``. Its status is 0 instead of 3 where the machine spoilt the measurement."""
-    done = run_here("load", *args, **env)
-    if done.returncode == 3 and SPOILT.search(done.stdout):
-        done.returncode = 0
-    return done
+    """Runs ``load``, which judges its points as if nothing else had kept this machine busy."""
+    with judged_as_if_idle():
+        return run_here("load", *args, **env)
 
 
 def refused(*args: str) -> str:
@@ -129,8 +123,7 @@ def test_json_is_one_document_with_the_promised_keys() -> None:
     for name in LATENCIES:
         assert set(document[name]) == {"mean", "std", "min", "max", "p50", "p90", "p95", "p99"}
     assert document["requests"]["scheduled"] == document["requests"]["ok"] > 20
-    # a busy test machine may well be too slow
-    assert document["validity"] in ("valid", "client_bound")
+    assert document["validity"] == "valid"
     assert document["output_token_throughput"] == pytest.approx(
         4 * document["request_throughput"], rel=0.1
     )
@@ -538,8 +531,7 @@ def test_prompts_of_a_file_are_sent_in_its_order_with_their_own_lengths(tmp_path
     ]  # fmt: skip
     document = json.loads(done.stdout)
     assert (document["prompt_file"], document["cache_state"]) == (str(file), "unknown")
-    # a busy test machine may well be too slow
-    assert document["validity"] in ("valid", "client_bound")
+    assert document["validity"] == "valid"
     assert any("3 requests of 2 prompts" in note for note in document["notes"])
     assert "3 requests of 2 prompts" in done.stderr
 
