@@ -12,7 +12,7 @@ SLACK_S = 1.0
 
 
 class CounterFell(Exception):
-    """A counter fell, so that its growth is not known."""
+    """A counter fell within a window, so that its growth there is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +48,23 @@ class Readings:
 
     def rate(self, window: TimeWindow) -> float:
         """The growth of a counter per second in a window, interpolated between readings. NaN where
-        they do not cover it. Raises CounterFell.
+        they do not cover it. Raises CounterFell; a fall before or after the window is none of it.
         """
         covered = self.covered(window)
         if covered is None:
             return math.nan
-        if (np.diff(self.values) < 0).any():
+        if (np.diff(self._values_around(covered)) < 0).any():
             raise CounterFell
         at_start, at_end = np.interp([covered.start_s, covered.end_s], self.at_s, self.values)
         return float(at_end - at_start) / covered.length_s
+
+    def _values_around(self, covered: TimeWindow) -> Floats:
+        """The values from the last reading at or before a covered window's start to the first at or
+        after its end.
+        """
+        first = int(np.searchsorted(self.at_s, covered.start_s, side="right")) - 1
+        last = int(np.searchsorted(self.at_s, covered.end_s, side="left"))
+        return self.values[first : last + 1]
 
     def mean(self, window: TimeWindow) -> float:
         """The mean of a gauge in a window, by the trapezoids between readings. NaN where they do

@@ -38,6 +38,18 @@ def test_a_counter_that_fell_has_no_growth() -> None:
         read((0, 5), (1, 7), (2, 1)).rate(TimeWindow(0, 2))
 
 
+@pytest.mark.parametrize("window", [TimeWindow(2, 4), TimeWindow(2.5, 3.5)])
+def test_a_fall_outside_the_window_does_not_count(window: TimeWindow) -> None:
+    counter = read((0, 90), (1, 100), (2, 0), (3, 10), (4, 20), (5, 0))
+    assert counter.rate(window) == pytest.approx(10)
+
+
+@pytest.mark.parametrize("window", [TimeWindow(1.5, 4), TimeWindow(2, 4.5)])
+def test_a_fall_at_an_end_of_the_window_counts(window: TimeWindow) -> None:
+    with pytest.raises(CounterFell):
+        read((0, 90), (1, 100), (2, 0), (3, 10), (4, 20), (5, 0)).rate(window)
+
+
 @pytest.mark.parametrize("window", [TimeWindow(-2, 2), TimeWindow(0, 4), TimeWindow(5, 6)])
 def test_a_window_that_was_not_read_has_no_figure(window: TimeWindow) -> None:
     counter = read((0, 0), (1, 10), (2, 20))
