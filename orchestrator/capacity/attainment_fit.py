@@ -11,7 +11,7 @@ import numpy as np
 
 from orchestrator.capacity.design_effect import PRIOR_EFFECT, not_rising
 from orchestrator.capacity.levels import LevelEvidence
-from orchestrator.capacity.sequential_test import FEWEST, FEWEST_TO_FAIL, requests_needed
+from orchestrator.capacity.sequential_test import FEWEST_REQUESTS, FEWEST_TO_FAIL, requests_needed
 
 # below the lowest level probed, the odds of a miss are expected to rise with this power of the load
 MISS_ODDS_POWER = 3.0
@@ -26,8 +26,8 @@ class AttainmentFit:
     to 1/e of that level. Below that the share stays the same, and so it does above the highest
     level that was probed.
 
-    A level without figures that failed, or could not be measured, counts as one where ``FEWEST``
-    requests missed.
+    A level without figures that failed, or could not be measured, counts as one where
+    ``FEWEST_REQUESTS`` requests missed.
     """
 
     def __init__(self, levels: Sequence[LevelEvidence], target: float) -> None:
@@ -89,7 +89,7 @@ class AttainmentFit:
             # of the test that has fewest, by the effect that its probes show, too: "fails" needs
             # FEWEST_TO_FAIL of them
             requests_as_evidence = evidence.effective
-        if independent_requests >= FEWEST:
+        if independent_requests >= FEWEST_REQUESTS:
             share = self._off_target(share, independent_requests)
         needed = requests_needed(share, self._target, self.effect, shown)
         if share <= self._target:
@@ -119,4 +119,4 @@ def _smoothed_share(evidence: LevelEvidence) -> float:
     With these two halves its logit is finite.
     """
     met = (evidence.share or 0.0) * evidence.requests
-    return (met + 0.5) / ((evidence.requests or FEWEST) + 1)
+    return (met + 0.5) / ((evidence.requests or FEWEST_REQUESTS) + 1)

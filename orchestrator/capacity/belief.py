@@ -23,7 +23,7 @@ import numpy as np
 from orchestrator.base.arrays import Floats
 from orchestrator.capacity.attainment_fit import is_known
 from orchestrator.capacity.levels import LevelEvidence, Part
-from orchestrator.capacity.sequential_test import FEWEST
+from orchestrator.capacity.sequential_test import FEWEST_REQUESTS
 
 # A level is near the capacity if its share of misses lies within so many logits of the allowed one:
 # for a target of 95 % these are shares from 0.7 to 28 %. With 1.5, the intervals of M/M/8 covered
@@ -145,7 +145,7 @@ class _Count:
 def _counts(levels: Sequence[LevelEvidence]) -> list[_Count]:
     """What was counted at each level.
 
-    A level that failed without figures counts as one where ``FEWEST`` requests missed.
+    A level that failed without figures counts as one where ``FEWEST_REQUESTS`` requests missed.
     """
     counts: list[_Count] = []
     for evidence in levels:
@@ -160,7 +160,9 @@ def _counts(levels: Sequence[LevelEvidence]) -> list[_Count]:
             )
             counts.append(count)
         elif is_known(evidence) and evidence.verdict == "fails":
-            counts.append(_Count(evidence.level, FEWEST, 1.0, FEWEST, math.inf, ()))
+            counts.append(
+                _Count(evidence.level, FEWEST_REQUESTS, 1.0, FEWEST_REQUESTS, math.inf, ())
+            )
     return counts
 
 

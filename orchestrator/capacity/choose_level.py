@@ -33,7 +33,7 @@ from orchestrator.capacity.levels import (
     LevelEvidence,
     SearchState,
 )
-from orchestrator.capacity.sequential_test import FAR_BELOW, FEWEST, PATIENT, ProbeSize
+from orchestrator.capacity.sequential_test import FAR_BELOW, FEWEST_REQUESTS, PATIENT, ProbeSize
 
 # First levels (requests/s, requests in flight) where nothing is predicted. They are rather too high
 # than too low: a level that is too high shows it in seconds, one that is too low takes as long as a
@@ -239,13 +239,14 @@ def probe_size(state: SearchState, level: float, left_s: float = math.inf) -> Pr
         if requests is None:
             # A verdict is out of reach. A running probe is not ended for taking too many requests
             # before it sent 1 / PATIENT of those expected. With this number these are as good as
-            # FEWEST independent ones, which are enough to know the share.
-            requests = PATIENT * FEWEST * fit.effect
+            # FEWEST_REQUESTS independent ones, which are enough to know the share.
+            requests = PATIENT * FEWEST_REQUESTS * fit.effect
         return ProbeSize(requests)
     if requests is not None and requests <= budget.for_a_proof:
         return ProbeSize(requests)
     effect = max(fit.effect, PRIOR_EFFECT)
-    planned = min(max(budget.requests / PROBES_LEFT, FEWEST * effect), MOST_INDEPENDENT * effect)
+    planned = max(budget.requests / PROBES_LEFT, FEWEST_REQUESTS * effect)
+    planned = min(planned, MOST_INDEPENDENT * effect)
     if budget.requests < 2 * planned:
         return ProbeSize()  # no limit: what is left is too little for another probe
     return ProbeSize(most=planned)
@@ -306,7 +307,7 @@ def _further_down(state: SearchState) -> float | None:
 
 def _misses_by_far(evidence: LevelEvidence, target: float) -> bool:
     """Whether requests of an undecided level miss so often that a much lower level comes next."""
-    has_enough = evidence.requests >= FEWEST
+    has_enough = evidence.requests >= FEWEST_REQUESTS
     return has_enough and (evidence.share or 0.0) < FAR_BELOW * target and not evidence.verdict
 
 
@@ -321,7 +322,7 @@ def _ends_downward(lowest: LevelEvidence) -> bool:
     Their probes would be invalid as well, or get too few requests.
     """
     is_invalid = lowest.blocked and not lowest.client_bound
-    has_too_few_requests = 0 < lowest.requests < FEWEST
+    has_too_few_requests = 0 < lowest.requests < FEWEST_REQUESTS
     return lowest.verdict is None and (is_invalid or has_too_few_requests)
 
 
@@ -332,7 +333,7 @@ def _undecided(state: SearchState) -> float | None:
         if evidence.verdict is not None or evidence.level >= ceiling:
             continue
         # a probe that ran its time and got too few requests would get too few again
-        gets_too_few = evidence.whole > 0 and evidence.requests < FEWEST
+        gets_too_few = evidence.whole > 0 and evidence.requests < FEWEST_REQUESTS
         if not gets_too_few and evidence.probes < MOST_SCREENING:
             return evidence.level
     return None

@@ -20,7 +20,7 @@ from orchestrator.capacity.levels import (
     SearchState,
     search_state,
 )
-from orchestrator.capacity.sequential_test import FEWEST
+from orchestrator.capacity.sequential_test import FEWEST_REQUESTS
 from orchestrator.spec.load import PRECISION
 
 ClaimStatus = Literal[
@@ -198,4 +198,4 @@ def _tells_nothing(evidence: LevelEvidence) -> bool:
     """Whether a level was not decided because its probes sent fewer requests than a verdict needs:
     so it is at low rates.
     """
-    return evidence.verdict is None and evidence.requests < FEWEST and not evidence.blocked
+    return evidence.verdict is None and evidence.requests < FEWEST_REQUESTS and not evidence.blocked

@@ -50,7 +50,7 @@ PRIOR_MISSES = 6  # the assumed design effect weighs as much as so many independ
 GROWTH = 3.0
 MOSTLY = 0.8  # the last quarter mostly misses if more than this share of its requests does
 SLOWER = 2.0  # the last requests are slower if they take so many times as long as the first ones
-FEWEST = 30  # requests that a verdict needs: two slow ones of a cold engine show nothing
+FEWEST_REQUESTS = 30  # requests that a verdict needs: two slow ones of a cold engine show nothing
 # independent requests that "fails" needs: one long run of misses happens at good levels too
 FEWEST_TO_FAIL = 20.0
 # A running probe fails if its share falls below this part of the target. Two such probes, which
@@ -224,7 +224,7 @@ def far_below(met: Bools, target: float) -> bool:
 
     They may be one long run of misses; another probe tells that sooner than the rest of this one.
     """
-    return len(met) >= FEWEST and bool(met.mean() < FAR_BELOW * target)
+    return len(met) >= FEWEST_REQUESTS and bool(met.mean() < FAR_BELOW * target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,7 +398,7 @@ class Probe:
         verdict = shown.verdict(self._alpha * ALPHA, self._alpha * alpha_to_hold)
         if far_below(judged, target):
             verdict = "fails"
-        if begin_s is None or len(judged) < FEWEST or (verdict == "holds" and saturated):
+        if begin_s is None or len(judged) < FEWEST_REQUESTS or (verdict == "holds" and saturated):
             verdict = None
         needed = 0.0
         if verdict is None:
@@ -416,7 +416,7 @@ class Probe:
         if requests >= self._size.most:
             return True
         independent = min((look.independent for look in looks), default=np.inf)
-        if independent < FEWEST or requests <= self._size.expected / PATIENT:
+        if independent < FEWEST_REQUESTS or requests <= self._size.expected / PATIENT:
             return False
         needed = max((look.needed for look in looks), default=0.0)
         return bool(max(needed, requests) > FAR_MORE * self._size.expected)
