@@ -128,12 +128,12 @@ class PlanEstimate:
 
     def _job(self, deployment: Deployment, priority: float, cluster_nodes: int) -> _Job:
         seconds = self.cost(deployment).seconds
-        gang = any(part.nnodes > 1 for part in deployment.settings.engines.values())
+        is_gang = any(part.nnodes > 1 for part in deployment.settings.engines.values())
         risky = deployment.status == "risky"
         queue_class = QueueClass.RISKY if risky else QueueClass.NORMAL
         least_nodes = deployment.settings.least_nodes(deployment.hardware.gpus_per_node)
         return _Job(
-            queue_position(queue_class, gang, priority, seconds),
+            queue_position(queue_class, is_gang, priority, seconds),
             min(cluster_nodes, least_nodes),
             seconds,
         )

@@ -34,23 +34,23 @@ class QueuePosition(NamedTuple):
 
 
 def queue_position(
-    queue_class: QueueClass, gang: bool, priority: float, seconds: float
+    queue_class: QueueClass, is_gang: bool, priority: float, seconds: float
 ) -> QueuePosition:
     """The position of a launch in the queue; the smallest is admitted first.
 
-    ``gang``: a replica spans several nodes; such launches go first, unless they are CONTINUED.
+    ``is_gang``: a replica spans several nodes; such launches go first, unless they are CONTINUED.
     ``priority``: see ``queue_priority``; for a launch that is CONTINUED, how much load the
     deployment may still hold. ``seconds``: how many seconds the launch is expected to take.
 
     The admission of a sweep orders its queue by it (sweep/admission.py), and so do the estimate of
     a plan's costs (plan/cost.py) and a simulated sweep (simulation/sweep.py). In a sweep,
     ``DeploymentWork.queue_class`` decides the class (sweep/deployment_work.py), and
-    ``Sweep._waiting`` the priority (sweep/sweep.py).
+    ``LaunchQueue.waiting`` the priority (sweep/launch_queue.py).
 
     ``tests/unit/plan/test_order.py`` and ``tests/unit/sweep/test_admission_order.py`` guard this
     order.
     """
-    goes_after_gangs = not gang and queue_class is not QueueClass.CONTINUED
+    goes_after_gangs = not is_gang and queue_class is not QueueClass.CONTINUED
     return QueuePosition(queue_class, goes_after_gangs, -priority, -seconds)
 
 

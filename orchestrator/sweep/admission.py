@@ -62,7 +62,7 @@ class Waiting:
     def order(self) -> tuple[QueuePosition, str]:
         """Sort key of the queue: the smallest is admitted first; the launch's key breaks ties."""
         position = queue_position(
-            self.queue_class, self.resources.gang, self.priority, self.estimate_s
+            self.queue_class, self.resources.is_gang, self.priority, self.estimate_s
         )
         return position, self.key
 

@@ -384,7 +384,7 @@ def _fabric(nodes: Sequence[ExaminedNode], requirements: Requirements) -> Iterat
     spanning = []
     for deployment in _deployments(requirements):
         need = resources_of(deployment, exclusive=False)
-        if need.gang and need.gpus_on_a_node:
+        if need.is_gang and need.gpus_on_a_node:
             spanning.append(deployment)
     for node in nodes:
         if any("ACTIVE" in state for state in node.facts["infiniband"].values()):

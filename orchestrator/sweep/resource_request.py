@@ -117,7 +117,7 @@ class ResourceRequest:
         return itertools.chain.from_iterable(self.replicas)
 
     @property
-    def gang(self) -> bool:
+    def is_gang(self) -> bool:
         """Whether some replica spans several nodes."""
         return any(len(bundles) > 1 for bundles in self.replicas)
 

@@ -18,19 +18,19 @@ from tests.unit.plan.predicted import (
 
 def test_launches_run_by_class_then_gangs_then_priority_then_length() -> None:
     in_order = [
-        queue_position(QueueClass.NORMAL, gang=True, priority=0.0, seconds=1.0),
-        queue_position(QueueClass.NORMAL, gang=False, priority=1.0, seconds=1.0),
-        queue_position(QueueClass.NORMAL, gang=False, priority=0.5, seconds=9.0),
-        queue_position(QueueClass.NORMAL, gang=False, priority=0.5, seconds=2.0),
-        queue_position(QueueClass.RISKY, gang=True, priority=1.0, seconds=9.0),
-        queue_position(QueueClass.RISKY, gang=False, priority=1.0, seconds=9.0),
+        queue_position(QueueClass.NORMAL, is_gang=True, priority=0.0, seconds=1.0),
+        queue_position(QueueClass.NORMAL, is_gang=False, priority=1.0, seconds=1.0),
+        queue_position(QueueClass.NORMAL, is_gang=False, priority=0.5, seconds=9.0),
+        queue_position(QueueClass.NORMAL, is_gang=False, priority=0.5, seconds=2.0),
+        queue_position(QueueClass.RISKY, is_gang=True, priority=1.0, seconds=9.0),
+        queue_position(QueueClass.RISKY, is_gang=False, priority=1.0, seconds=9.0),
     ]
     assert sorted(in_order) == in_order
 
 
 def test_continued_launches_run_by_priority_whether_or_not_they_are_gangs() -> None:
-    gang = queue_position(QueueClass.CONTINUED, gang=True, priority=0.5, seconds=9.0)
-    single = queue_position(QueueClass.CONTINUED, gang=False, priority=1.0, seconds=1.0)
+    gang = queue_position(QueueClass.CONTINUED, is_gang=True, priority=0.5, seconds=9.0)
+    single = queue_position(QueueClass.CONTINUED, is_gang=False, priority=1.0, seconds=1.0)
     assert single < gang
 
 
