@@ -127,7 +127,7 @@ def _repeat_head() -> list[RepeatColumn]:
         _head_column("clients", "client processes", int),
         ReportColumn("attempts", "", "attempts at it, failed ones too", _attempts, int),
         _head_column(
-            "window_start_ns", "begin of the steady window, since the point's start", int, "ns"
+            "window_start_ns", "beginning of the steady window, since the point's start", int, "ns"
         ),
         _head_column(
             "window_end_ns", "end of the steady window, since the point's start", int, "ns"

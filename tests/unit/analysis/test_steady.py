@@ -1,4 +1,4 @@
-"""The begin of the steady part of a run, where nobody gave a warm-up: seeded simulations whose
+"""The beginning of the steady part of a run, where nobody gave a warm-up: seeded simulations whose
 truth is known.
 """
 
