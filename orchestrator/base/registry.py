@@ -1,31 +1,19 @@
 """Lazy registries: a name stands for ``"module:attribute"``, which is loaded when first used.
 
 Third parties add entries through entry points of the group ``orchestrator.<kind>``
-(docs/extending.md). Also reads the data files that lie beside modules.
+(docs/extending.md).
 """
 
 import difflib
-import json
 from collections.abc import Iterable, Iterator
-from functools import cache, cached_property, lru_cache
+from functools import cached_property, lru_cache
 from importlib import import_module
-from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import Generic, TypeVar, cast
 
 from orchestrator.base.errors import InputError
 
 MOST_COMPARED = 1000  # names; among more, finding the nearest would take long
 T = TypeVar("T")
-
-
-@cache
-def data_beside(module: str, name: str) -> Any:
-    """The content of the JSON file ``name`` in the folder of a module.
-
-    ``module``: the ``__file__`` of that module. All callers get the same object, which must not be
-    changed.
-    """
-    return json.loads(Path(module).with_name(name).read_text("utf-8"))
 
 
 class Registry(Generic[T]):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from orchestrator.base.registry import data_beside
+from orchestrator.base.data_files import data_beside
 from orchestrator.spec.settings import Hardware
 
 _GIB = 2**30

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from orchestrator.base.registry import data_beside
+from orchestrator.base.data_files import data_beside
 from orchestrator.catalog import parameters
 from orchestrator.catalog.parameters import (
     FAMILIES,

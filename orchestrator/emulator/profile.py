@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
+from orchestrator.base.data_files import data_beside
 from orchestrator.base.errors import InputError, Problem, ProblemsError
-from orchestrator.base.registry import data_beside, unknown_name
+from orchestrator.base.registry import unknown_name
 from orchestrator.catalog.accelerators import Accelerator, accelerators, find, of_hardware
 from orchestrator.catalog.models import ModelFacts, facts_from_config, known_configs, model_facts
 from orchestrator.spec.document import (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from orchestrator.base.registry import data_beside
+from orchestrator.base.data_files import data_beside
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from orchestrator.base.data_files import data_beside
 from orchestrator.base.errors import FailureKind
-from orchestrator.base.registry import data_beside, did_you_mean
+from orchestrator.base.registry import did_you_mean
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, LogFigure, Node
 from orchestrator.engines.drafts import DraftMethods

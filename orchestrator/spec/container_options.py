@@ -7,7 +7,7 @@ container_options.json lists the options of each runtime, recorded from its own 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from orchestrator.base.registry import data_beside
+from orchestrator.base.data_files import data_beside
 
 RUNTIMES = ("docker", "podman", "apptainer")
 # Options that this program sets itself, and those that would separate it from the engine's process
