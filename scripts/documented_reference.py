@@ -323,6 +323,17 @@ def _model(value: Schema) -> str:
     return str(value.get("$ref", "")).rpartition("/")[2]
 
 
+def _values_of_mapping(value: Schema) -> str:
+    """What a mapping whose keys are names has as its values, in words; empty for other mappings and
+    for values of several kinds.
+    """
+    schemas = [value.get("additionalProperties"), *value.get("patternProperties", {}).values()]
+    of_values = [schema for schema in schemas if isinstance(schema, Mapping)]
+    if len(of_values) != 1 or "anyOf" in of_values[0]:
+        return ""
+    return re.sub("^mapping", "mappings", _value(of_values[0]))
+
+
 PLAIN = {
     "string": "text",
     "integer": "whole number",
@@ -344,10 +355,12 @@ def _value(value: Schema) -> str:
         if name in PLACES:
             return PLACES[name].link
         return re.sub(r"(?<!^)(?=[A-Z])", " ", name).lower()
-    for holder, word in (("items", "list"), ("additionalProperties", "mapping")):
-        inner = value.get(holder)
-        if isinstance(inner, Mapping) and _model(inner) in PLACES:
-            return f"{word} of {PLACES[_model(inner)].link}"
+    items = value.get("items")
+    if isinstance(items, Mapping) and _model(items) in PLACES:
+        return f"list of {PLACES[_model(items)].link}"
+    values = _values_of_mapping(value)
+    if values:
+        return f"mapping of {values}"
     kinds = value.get("type", [])
     words = [
         PLAIN[kind] for kind in ([kinds] if isinstance(kinds, str) else kinds) if kind in PLAIN
