@@ -45,10 +45,13 @@ VARIED: dict[str, list[dict[str, Any]]] = {
     "replicas-or-tp": [{"grid": {"tensor_parallel_size": [1, 2]}}],
     "speculation": [{"cases": [{}, {"speculative": NGRAM}]}],
     "vision": [{"grid": {"max_num_batched_tokens": [2048]}}],
+    "workloads": [{"grid": {"enable_prefix_caching": [True, False]}}],
 }
 # Documents and prompts as they fit into the tiny model's context.
 FEW_DOCUMENTS = {"documents": {"count": 2, "tokens": 500, "pool": 100}}
 LONGEST_PROMPT = 2048
+# Answers that a CPU gives within seconds.
+SHORT_ANSWERS = {"uniform": {"min": 20, "max": 60}}
 # Replicas that fill two cores, where the file fills a node of eight GPUs.
 TWO_CORES = {"replicas": "2 // tensor_parallel_size"}
 ONCE = {"repeats": 1, "starts": 1}
@@ -88,6 +91,8 @@ def on_this_machine(name: str, folder: Path) -> dict[str, Any]:
     for workload in content["workloads"]:
         if workload.get("preset") == "rag":
             workload |= FEW_DOCUMENTS
+        if name == "workloads" and workload["preset"] != "chat":
+            workload["output_tokens"] = SHORT_ANSWERS
         lengths = workload.get("input_tokens")
         if isinstance(lengths, dict) and "lognormal" in lengths:
             lengths["lognormal"]["max"] = LONGEST_PROMPT
