@@ -8,7 +8,7 @@ key is dropped silently.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -161,8 +161,8 @@ class LaterTurn:
 
 @dataclass(frozen=True, slots=True)
 class PromptEntry:
-    """One request of the file, or a session. ``output_tokens``: None where the entry gives no length; the length
-    that the workload gives applies then.
+    """One request of the file, or a session. ``output_tokens``: None where the entry gives no
+    length; the length that the workload gives applies then.
 
     ``messages`` is empty for an entry of a trace: ``input_tokens`` tokens are made for it. Each of
     its ``blocks`` stands for ``block_tokens`` tokens, and equal blocks get equal tokens.
@@ -176,9 +176,9 @@ class PromptEntry:
     answer: str | None = field(default=None, compare=False)  # None: no answer was recorded
     fields: Mapping[str, Any] = field(default_factory=dict)  # of the request's body
     constraint: Constraint | None = field(default=None, compare=False)  # on its answer
-    later_turns: bool = field(default=False, compare=False)  # the user says more
+    has_later_turns: bool = field(default=False, compare=False)  # the user says more
     # what the user says more, where it is sent
-    later: tuple[LaterTurn, ...] = field(default=(), compare=False)
+    later_turns: tuple[LaterTurn, ...] = field(default=(), compare=False)
     url: str | None = field(default=None, compare=False)  # of a line of an OpenAI batch
     model: str | None = field(default=None, compare=False)  # that such a line names
     unused: frozenset[str] = field(default=frozenset(), compare=False)  # keys that change nothing
@@ -195,7 +195,7 @@ class PromptEntry:
         """The pictures of all its messages, those of later turns too."""
         for message in self.messages:
             yield from message.images
-        for turn in self.later:
+        for turn in self.later_turns:
             yield from turn.images
 
 
@@ -203,15 +203,16 @@ def read_entry(
     entry: Any, shown: object, sessions: bool = False, pictures: PictureFiles | None = None
 ) -> PromptEntry | None:
     """The request of one entry; None where its user says nothing. ``shown``: the entry as the file
-    has it. ``sessions``: all that the user says is sent, turn by turn. ``pictures``: reads those that
-    the entry names; None: beside this process.
+    has it. ``sessions``: all that the user says is sent, turn by turn. ``pictures``: reads those
+    that the entry names; None: from the working folder.
 
     Raises EntryError with everything that is wrong with the entry.
     """
-    keys, url = _unframed(entry)
-    problems: list[str] = _problems_of_frame(entry) if url is not None else []
+    unframed = _unframed(entry)
+    keys = unframed.keys
+    problems = list(unframed.problems)
     contents = [name for name in _CONTENTS if keys.get(name) is not None]
-    if not contents:
+    if not contents:  # a key without a value is read too: its reader says what is wrong
         contents = [name for name in _CONTENTS if name in keys]
     if not contents:
         raise EntryError([_no_content(keys, shown)])
@@ -219,9 +220,10 @@ def read_entry(
         both = " and ".join(f'"{name}"' for name in contents)
         problems.append(f"{both} both say what is sent: give one of them")
     unused = _unused_keys(keys, problems)
-    model = entry["body"].get("model") if url is not None else None
-    if model is not None:
+    if unframed.model is not None:
         unused |= {"model"}  # every request goes to the model that is measured
+    if keys.get("hash_ids") and "input_length" not in keys:
+        problems.append("'hash_ids' belong to 'input_length', which is missing")
     output_tokens = _answer_length(keys, problems)
     constraint = _constraint(keys, problems)
     try:
@@ -249,12 +251,12 @@ def read_entry(
         answer=content.answer,
         fields=fields,
         constraint=constraint,
-        later_turns=bool(content.later),
-        later=content.later if sessions else (),
+        has_later_turns=bool(content.later_turns),
+        later_turns=content.later_turns if sessions else (),
         unsent_messages=content.unsent_messages,
         unused=unused,
-        url=url,
-        model=None if model is None else str(model),
+        url=unframed.url,
+        model=unframed.model,
     )
 
 
@@ -263,22 +265,35 @@ def has_content(names: Iterable[str]) -> bool:
     return not {*names}.isdisjoint({*_CONTENTS, "body"})
 
 
-def _unframed(entry: Any) -> tuple[Mapping[str, Any], str | None]:
-    """The keys of an entry, and the URL of a line of an OpenAI batch: its body is the entry, and
-    its model is replaced by the measured one.
+@dataclass(frozen=True, slots=True)
+class _Unframed:
+    """The keys of an entry. Where it is a line of an OpenAI batch, they are those of its body.
+
+    ``url`` and ``model``: what such a line names. ``problems``: what is wrong around its body.
     """
+
+    keys: Mapping[str, Any]
+    url: str | None = None
+    model: str | None = None
+    problems: Sequence[str] = ()
+
+
+def _unframed(entry: Any) -> _Unframed:
+    """The entry, taken out of the frame of an OpenAI batch where it has one."""
     if not isinstance(entry, dict):
-        return {}, None
+        return _Unframed({})
     body, url = entry.get("body"), entry.get("url")
     if not isinstance(body, dict) or not isinstance(url, str):
-        return entry, None
+        return _Unframed(entry)
     keys = {name: value for name, value in body.items() if name != "model"}
-    return {**keys, "custom_id": entry.get("custom_id")}, url
+    keys["custom_id"] = entry.get("custom_id")
+    model = body.get("model")
+    return _Unframed(keys, url, None if model is None else str(model), _problems_of_frame(entry))
 
 
 def _problems_of_frame(entry: Mapping[str, Any]) -> list[str]:
     """What is wrong around the body of a line of an OpenAI batch."""
-    problems = []
+    problems: list[str] = []
     method = entry.get("method", "POST")
     if method != "POST":
         problems.append(f'"method" is {str(method)[:60]!r}; requests are sent by POST')
@@ -290,7 +305,7 @@ def _problems_of_frame(entry: Mapping[str, Any]) -> list[str]:
 
 
 def _no_content(keys: Mapping[str, Any], shown: object) -> str:
-    """The problem of an entry without any of the keys that say what is sent, and what to do about it."""
+    """The problem of an entry without any key that says what is sent, and what to do about it."""
     names = " or ".join(f'"{name}"' for name in _CONTENTS)
     problem = f"{str(shown)[:60]!r} is not an object with {names}"
     for name, remedy in _OTHER_FILES.items():
@@ -323,8 +338,6 @@ def _unused_keys(keys: Mapping[str, Any], problems: list[str]) -> frozenset[str]
         if reason is None:
             reason = "it is not known; a key that changes no request may begin with _"
         problems.append(f"{name[:60]!r} is not sent: {reason}")
-    if keys.get("hash_ids") and "input_length" not in keys:
-        problems.append("'hash_ids' belong to 'input_length', which is missing")
     return frozenset(unused)
 
 
@@ -502,7 +515,7 @@ class _Content:
 
     messages: tuple[Message, ...]
     answer: str | None = None
-    later: tuple[LaterTurn, ...] = ()
+    later_turns: tuple[LaterTurn, ...] = ()
     input_tokens: int = 0
     blocks: tuple[int, ...] = ()
     unsent_messages: int = 0
@@ -559,18 +572,20 @@ def _is_token_id(value: Any) -> bool:
 
 
 def _chat(keys: Mapping[str, Any]) -> _Content | None:
-    """Messages up to the user's last one: what follows is an answer that was recorded."""
+    """Messages up to the user's last one. What follows that is the recorded answer, and messages
+    that are not sent.
+    """
     messages = list(_messages(keys, "messages", _OPENAI_NAMES))
     of_user = [index for index, message in enumerate(messages) if _is_users(message)]
     if not of_user:
         return None
     last = of_user[-1]
     answer = _answer_after(messages, last)
-    behind = sum(bool(message.text) for message in messages[last + 1 :])
+    following = [message for message in messages[last + 1 :] if _has_content(message)]
     return _Content(
         tuple(messages[: last + 1]),
         answer=answer,
-        unsent_messages=behind - (answer is not None),
+        unsent_messages=len(following) if answer is None else len(following) - 1,
     )
 
 
@@ -593,18 +608,23 @@ def _turn_by_turn(messages: list[Message]) -> _Content | None:
     if not of_user:
         return None
     first = of_user[0]
+    with_content = [message for message in messages if _has_content(message)]
     sent = [
-        message for message in messages[: first + 1] if message.role != "assistant" and message.text
+        message
+        for message in messages[: first + 1]
+        if message.role != "assistant" and _has_content(message)
     ]
-    later = [
+    later_turns = [
         LaterTurn(messages[index].text, _answer_after(messages, index), messages[index].images)
         for index in of_user[1:]
     ]
     answer = _answer_after(messages, first)
-    answers = [turn.answer for turn in later] + [answer]
-    used = len(sent) + len(later) + sum(text is not None for text in answers)
-    said = sum(bool(message.text) for message in messages)
-    return _Content(tuple(sent), answer, tuple(later), unsent_messages=said - used)
+    answers = [answer, *(turn.answer for turn in later_turns)]
+    recorded = [text for text in answers if text is not None]
+    used = len(sent) + len(later_turns) + len(recorded)
+    return _Content(
+        tuple(sent), answer, tuple(later_turns), unsent_messages=len(with_content) - used
+    )
 
 
 def _turns(keys: Mapping[str, Any]) -> _Content:
@@ -613,12 +633,16 @@ def _turns(keys: Mapping[str, Any]) -> _Content:
     is_list = isinstance(texts, list) and bool(texts)
     if not is_list or not all(isinstance(text, str) and text for text in texts):
         raise ValueError(f'"turns" are {str(texts)[:60]!r}; give a list of texts')
-    later = tuple(LaterTurn(text, None) for text in texts[1:])
-    return _Content(user_says(texts[0]), later=later)
+    later_turns = tuple(LaterTurn(text, None) for text in texts[1:])
+    return _Content(user_says(texts[0]), later_turns=later_turns)
+
+
+def _has_content(message: Message) -> bool:
+    return bool(message.text or message.images)
 
 
 def _is_users(message: Message) -> bool:
-    return message.role == "user" and bool(message.text or message.images)
+    return message.role == "user" and _has_content(message)
 
 
 def _answer_after(messages: list[Message], index: int) -> str | None:
@@ -720,9 +744,9 @@ def _text_and_images(content: Any) -> tuple[Any, tuple[bytes, ...]]:
     images: list[bytes] = []
     for part in content:
         kind = part.get("type") if isinstance(part, dict) else None
-        if kind == "text" and not {*part} - {"type", "text"} and isinstance(part.get("text"), str):
+        if kind == "text" and part.keys() == {"type", "text"} and isinstance(part["text"], str):
             texts.append(part["text"])
-        elif kind == "image_url" and not {*part} - {"type", "image_url"}:
+        elif kind == "image_url" and part.keys() <= {"type", "image_url"}:
             images.append(_data_url_part(part.get("image_url")))
         else:
             return content, ()

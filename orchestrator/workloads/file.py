@@ -162,7 +162,7 @@ class Summary:
     prompts: int
     left_out: int  # entries in which the user says nothing
     lengths: frozenset[EntryLengths]
-    later_turns: int = 0  # conversations that have more turns than the first, which alone is sent
+    with_later_turns: int = 0  # conversations in which the user says more than one message
     # entries without a length of their own and without a recorded answer that could be counted
     unanswered: int = 0
     recorded_answers: int = 0  # entries without a length of their own that have a recorded answer
@@ -198,14 +198,14 @@ class Summary:
             prompts=len(requests),
             left_out=len(entries) - len(requests),
             lengths=frozenset(lengths),
-            later_turns=sum(entry.later_turns for entry in requests),
+            with_later_turns=sum(entry.has_later_turns for entry in requests),
             unanswered=sum(entry.answer is None for entry in without_length),
             recorded_answers=sum(entry.answer is not None for entry in without_length),
             unused=frozenset().union(*(entry.unused for entry in requests)),
             fields=frozenset().union(*(entry.fields for entry in requests)),
             asked=frozenset().union(*map(_asked_fields, requests)),
             block_tokens=next((entry.block_tokens for entry in requests if entry.blocks), None),
-            requests=sum(1 + len(entry.later) for entry in requests),
+            requests=sum(1 + len(entry.later_turns) for entry in requests),
             unsent_messages=sum(entry.unsent_messages for entry in requests),
             urls=frozenset(entry.url for entry in requests if entry.url is not None),
             models=frozenset(entry.model for entry in requests if entry.model is not None),
@@ -412,8 +412,8 @@ class FileWorkload(Workload):
     def notes(self, timed: bool = False) -> list[str]:
         file_summary = self.summary()
         notes = []
-        if file_summary.later_turns and not self.rules.sessions:
-            conversations = counted(file_summary.later_turns, "conversation")
+        if file_summary.with_later_turns and not self.rules.sessions:
+            conversations = counted(file_summary.with_later_turns, "conversation")
             notes.append(
                 f"of {conversations} with more turns only the user's first message is sent"
             )
@@ -525,7 +525,7 @@ class FileRequests(WorkloadKind):
         self._first = first
         self.has_sessions = workload.rules.sessions
         self.needs_reply = workload.rules.sessions
-        turns = [1 + len(entry.later) for entry in self._entries]
+        turns = [1 + len(entry.later_turns) for entry in self._entries]
         self.mean_turns = sum(turns) / len(turns)
         drawn = None if self._counts_answers else workload.output_tokens
         shape = SessionShape.of(Lengths(fixed=1), drawn or Lengths(fixed=1), max(turns))
@@ -542,8 +542,8 @@ class FileRequests(WorkloadKind):
             raise InputError(NO_TOKENIZER)
         messages = entry.messages
         if turn:
-            later = entry.later[turn - 1]
-            user = Message("user", (later.text,), 0, later.images)
+            later_turn = entry.later_turns[turn - 1]
+            user = Message("user", (later_turn.text,), 0, later_turn.images)
             messages = (*entry.messages[:-1], *earlier, user)
         if not messages:
             content = self._content_of_length(index, entry)
@@ -591,7 +591,7 @@ class FileRequests(WorkloadKind):
         return all(entry.input_tokens for entry in self._entries)
 
     def turns(self, session: int) -> int:
-        return 1 + len(self._entries[self._index(session)].later)
+        return 1 + len(self._entries[self._index(session)].later_turns)
 
     def input_tokens(self, session: int, turn: int) -> int:
         return self._entries[self._index(session)].input_tokens
@@ -608,7 +608,7 @@ class FileRequests(WorkloadKind):
 
     def _count_answer(self, index: int, turn: int) -> int:
         entry = self._entries[index]
-        answer = entry.later[turn - 1].answer if turn else entry.answer
+        answer = entry.later_turns[turn - 1].answer if turn else entry.answer
         tokens = self._prompter.count(answer or "")
         return 0 if tokens is None else max(tokens, 1)
 
@@ -620,8 +620,8 @@ def _with_answers(entry: PromptEntry) -> PromptEntry:
     """A session up to its last turn whose answer was recorded, in a row."""
     if entry.output_tokens is not None:
         return entry
-    answered = list(takewhile(lambda turn: turn.answer is not None, entry.later))
-    return replace(entry, later=tuple(answered))
+    answered = list(takewhile(lambda turn: turn.answer is not None, entry.later_turns))
+    return replace(entry, later_turns=tuple(answered))
 
 
 def summary(paths: tuple[str, ...], rules: FileRules = READ_AS_IS) -> Summary:

@@ -183,10 +183,23 @@ def test_messages_that_are_not_sent_are_counted() -> None:
     entry = read_entry({"conversations": talk}, "", sessions=True)
     assert entry is not None
     assert entry.unsent_messages == 3
-    assert [turn.text for turn in entry.later] == ["Why?"]
+    assert [turn.text for turn in entry.later_turns] == ["Why?"]
     whole = read_entry({"conversations": said(("human", "Me"), ("gpt", "Hello"))}, "", True)
     assert whole is not None
     assert whole.unsent_messages == 0
+
+
+def test_a_session_that_begins_with_a_picture_alone_sends_it() -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+    talk = [
+        {"role": "user", "content": [picture]},
+        {"role": "assistant", "content": "A cat"},
+        {"role": "user", "content": [picture]},
+    ]
+    entry = read_entry({"messages": talk}, "", sessions=True)
+    assert entry is not None
+    assert [len(message.images) for message in entry.messages] == [1]
+    assert (entry.answer, entry.unsent_messages) == ("A cat", 0)
 
 
 def test_messages_behind_the_recorded_answer_are_counted() -> None:
