@@ -129,6 +129,7 @@ def quantization_from_config(
     """
     if not config:
         return None
+    config = config | mapping(config, "quantization")  # where ModelOpt's own files have the keys
     method = str(config.get("quant_method") or "").lower()
     if not method:
         method = "modelopt" if "quant_algo" in config else "unknown"
@@ -136,7 +137,6 @@ def quantization_from_config(
     if config.get("quant_algo") == "MIXED_PRECISION":
         algorithms = _algorithms(config)
     if method in {"modelopt", "modelopt_fp4", "modelopt_mixed", "nvfp4"} or algorithms:
-        config = config | mapping(config, "quantization")
         stored = _modelopt(method, config, algorithms or _algorithms(config))
     elif method in _READERS:
         stored = _READERS[method](method, config)
@@ -283,7 +283,6 @@ def _format_of(algorithm: str) -> StoredFormat:
 
 def _algorithms(config: Config) -> dict[str, str]:
     """Algorithm by module, in checkpoints that mix algorithms or quantize only experts."""
-    config = config | mapping(config, "quantization")
     layers = mapping(config, "quantized_layers")
     by_module = {name: str(mapping(layers, name).get("quant_algo")) for name in layers}
     if not by_module and config.get("quant_algo") == "MIXED_PRECISION":
@@ -391,8 +390,11 @@ def _by_part(
     left_alone += [
         f"re:.*{name[2:]}" for name in mapping(config, "dynamic") if name.startswith("-:")
     ]
-    if config.get("moe_quant_algo"):  # the rest is as quant_method says
-        return replace(stored, part_bits={"attention": 8, "mlp": 8}, shares={})
+    algorithm_of_experts = config.get("moe_quant_algo")
+    if algorithm_of_experts:  # NVIDIA's DeepSeek-V4: all other parts stay FP8
+        expert_bits = _format_of(str(algorithm_of_experts)).bits
+        part_bits = {"attention": 8.0, "mlp": 8.0, "experts": expert_bits}
+        return replace(stored, part_bits=part_bits, shares={})
     if not (left_alone or algorithms):
         return stored
     bits_of_module = _BitsOfModules(stored, left_alone, algorithms)
@@ -407,7 +409,7 @@ def _by_part(
             earlier_bits = stored_bits.get(module.part, 0)
             stored_bits[module.part] = earlier_bits + module.weights * bits
     shares = {part: quantized[part] / total for part, total in weights.items() if total}
-    part_bits: dict[str, float] = {}
+    part_bits = {}
     if algorithms:
         part_bits = {part: bits / quantized[part] for part, bits in stored_bits.items()}
     return replace(stored, shares=shares, part_bits=part_bits)

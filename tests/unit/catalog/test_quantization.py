@@ -162,14 +162,13 @@ def test_modules_left_alone_do_not_count_as_quantized(
     assert {part: facts.quantization.share(part) for part in shares} == pytest.approx(shares)
 
 
-def test_a_mixed_checkpoint_has_the_bits_of_each_part() -> None:
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_a_mixed_checkpoint_has_the_bits_of_each_part(is_nested: bool) -> None:
     layers = {f"model.layers.{layer}.self_attn": {"quant_algo": "FP8"} for layer in range(12)}
     layers |= {f"model.layers.{layer}.mlp": {"quant_algo": "NVFP4"} for layer in range(6)}
-    mixed = {
-        "quant_method": "modelopt",
-        "quant_algo": "MIXED_PRECISION",
-        "quantized_layers": layers,
-    }
+    mixed: dict[str, Any] = {"quant_algo": "MIXED_PRECISION", "quantized_layers": layers}
+    if is_nested:
+        mixed = {"quantization": mixed}
     facts = facts_from_config("m", SMALL_LLAMA | {"quantization_config": mixed})
     assert facts is not None
     assert facts.quantization is not None
@@ -191,6 +190,16 @@ def test_some_methods_quantize_while_loading(
     method: str | None, expected: Quantization | None
 ) -> None:
     assert online_quantization(method) == expected
+
+
+def test_an_algorithm_of_experts_leaves_the_other_parts_in_eight_bits() -> None:
+    stored = {"quant_method": "fp8", "moe_quant_algo": "NVFP4"}
+    config = SMALL_LLAMA | {"expert_dtype": "fp4", "quantization_config": stored}
+    facts = facts_from_config("m", config)
+    assert facts is not None
+    assert facts.quantization is not None
+    assert facts.quantization.bytes_of("experts", 2) == 4.5 / 8
+    assert facts.quantization.bytes_of("attention", 2) == 1
 
 
 def test_only_experts_of_deepseek_v4_have_four_bits() -> None:
