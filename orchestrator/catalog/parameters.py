@@ -198,8 +198,9 @@ def in_our_words(text: Config, model_type: str) -> Config:
         return {"max_position_embeddings": 131072} | text
     if model_type in ("gemma4_text", "gemma4_unified_text"):
         # beside the experts of a layer there is a dense MLP
-        shared = text.get("num_experts") and text.get("intermediate_size")
-        layers = mapping(text, "per_layer_config")  # as transformers 5.19 writes it
+        shared = text.get("intermediate_size") if text.get("num_experts") else None
+        # transformers 5.19 lists only layers of full attention there, and all of them are alike
+        layers = mapping(text, "per_layer_config")
         full_attention = mapping(layers, next(iter(layers), ""))
         defaults = {
             "global_head_dim": full_attention.get("head_dim", 512),
@@ -298,6 +299,7 @@ def _kimi_linear(text: Config) -> Config:
 
 
 def _without(text: Config, *names: str) -> Config:
+    """The config without keys that ``models.py`` would take for layers that it cannot count."""
     return {name: value for name, value in text.items() if name not in names}
 
 
@@ -406,7 +408,7 @@ def count(shape: Shape, family: Family) -> Parameters:
     """Parameters by part; ``attention`` includes layers that mix tokens without attention."""
     hidden = shape.hidden_size
     moe_layers = shape.num_moe_layers
-    mlp_bias = _or(family.mlp_bias, shape.mlp_bias)
+    mlp_bias = _has_bias(family.mlp_bias, shape.mlp_bias)
     mlp = shape.mlps.count("mlp") * _mlp(hidden, shape.intermediate_size, family, mlp_bias)
     shared = 0
     if shape.shared_expert_intermediate_size:
@@ -474,8 +476,9 @@ def _kv_projection(shape: Shape) -> int:
     return of_attention + of_global
 
 
-def _or(value: bool | None, otherwise: bool) -> bool:
-    return otherwise if value is None else value
+def _has_bias(of_family: bool | None, of_config: bool) -> bool:
+    """Whether a projection has a bias: as its family says, else as the config does."""
+    return of_config if of_family is None else of_family
 
 
 def _mlp(hidden: int, intermediate: int, family: Family, bias: bool) -> int:
@@ -502,9 +505,9 @@ def _attention(shape: Shape, family: Family) -> int:
     keys = shape.num_key_value_heads * shape.head_dim
     gate = queries if family.gated_attention else 0
     weights = hidden * (queries + gate + 2 * keys) + queries * hidden
-    if _or(family.qkv_bias, shape.attention_bias):
+    if _has_bias(family.qkv_bias, shape.attention_bias):
         weights += queries + 2 * keys
-    if _or(family.o_bias, shape.attention_bias):
+    if _has_bias(family.o_bias, shape.attention_bias):
         weights += hidden
     if family.qk_norm:
         weights += 2 * shape.head_dim
@@ -535,7 +538,9 @@ def _delta_attention(shape: Shape) -> int:
     width = heads * head_dim
     projections = 4 * hidden * width + hidden * heads  # queries, keys, values, output; beta
     gates = 2 * (hidden * head_dim + head_dim * width)  # of forgetting and of the output
-    return projections + gates + 3 * width * shape.linear_conv_kernel_dim + width + heads + head_dim
+    convolutions = 3 * width * shape.linear_conv_kernel_dim
+    # the bias of the time step, A of each head, and a norm
+    return projections + gates + convolutions + width + heads + head_dim
 
 
 def _mamba_1(shape: Shape) -> int:

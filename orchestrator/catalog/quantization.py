@@ -70,7 +70,7 @@ ONLINE: dict[str, StoredFormat] = {
         ("bitsandbytes", "bitsandbytes-nf4", "bitsandbytes-fp4", "bnb-4bit"), StoredFormat(4.13, "")
     ),
 }  # fmt: skip
-_EXPERTS_ONLY = {
+_ONLINE_FOR_EXPERTS = {  # those of ONLINE that quantize experts only
     "int8_per_channel_weight_only",
     "nvfp4_per_token",
     "nvfp4_online",
@@ -114,7 +114,7 @@ class Quantization:
         return not self.share("attention") and not self.share("mlp")
 
 
-EXPERTS = {"attention": 0.0, "mlp": 0.0}  # ``shares`` when only experts are quantized
+SHARES_OF_EXPERTS_ONLY = {"attention": 0.0, "mlp": 0.0}  # when only experts are quantized
 NVFP4 = 4.5  # bits with an 8-bit scale for 16 weights
 MXFP4 = 4.25  # bits with an 8-bit scale for 32 weights
 MXFP8 = 8.25
@@ -197,7 +197,7 @@ def _weights_of(method: str, weights: Config, quantized_inputs: bool) -> Quantiz
         group = whole(weights.get("group_size")) or None
     kind = "fp" if weights.get("type") == "float" else "int"
     scheme = f"{kind}{bits}"
-    if scheme == "fp4" and group:
+    if scheme == "fp4" and group:  # MXFP4 and NVFP4: scales of 8 bits, and no zero points
         if not quantized_inputs:
             scheme = "mxfp4" if group == 32 and strategy == "group" else "fp4 weights"
         return Quantization(method, bits + 8 / group, group_size=group, scheme=scheme)
@@ -244,7 +244,9 @@ def _quark(method: str, config: Config) -> Quantization:
 
 
 def _mxfp4(method: str, config: Config) -> Quantization:
-    return Quantization("mxfp4", MXFP4, group_size=32, scheme="mxfp4", shares=EXPERTS)
+    return Quantization(
+        "mxfp4", MXFP4, group_size=32, scheme="mxfp4", shares=SHARES_OF_EXPERTS_ONLY
+    )
 
 
 def _bitsandbytes(method: str, config: Config) -> Quantization:
@@ -463,21 +465,27 @@ class _Mixer(NamedTuple):
 
 
 def _modules(shape: Shape) -> Iterator[_Module]:
-    """All modules that may be quantized; only the first expert, since all are alike."""
+    """All modules that may be quantized; of the experts only the first, since all are alike.
+
+    Only the proportions of weights within a part count: an expert, and the head, weigh 1.
+    """
     hidden = shape.hidden_size
     mixers = _mixers(shape)
-    is_alone = "" in shape.mlps  # Nemotron-H: every layer is one mixer, and has that name
-    matrices = ["up_proj", "down_proj"] if is_alone else ["up_proj", "down_proj", "gate_proj"]
+    # Nemotron-H: a layer is a mixer or an MLP, and is called "mixer" either way
+    layers_have_one_module = "" in shape.mlps
+    mlp_matrices = ["up_proj", "down_proj"]
+    if not layers_have_one_module:
+        mlp_matrices.append("gate_proj")
     for layer, (kind, mlp) in enumerate(zip(shape.mixers, shape.mlps, strict=True)):
         place = f"model.layers.{layer}"
         mixer = mixers.get(kind, _Mixer("", {}))
-        mixer_path = f"{place}.{'mixer' if is_alone else mixer.name}"
+        mixer_path = f"{place}.{'mixer' if layers_have_one_module else mixer.name}"
         for name, weights in mixer.matrices.items():
             yield _Module("attention", f"{mixer_path}.{name}", weights)
         if not mlp:
             continue
-        mlp_path = f"{place}.{'mixer' if is_alone else 'mlp'}"
-        for name in matrices:
+        mlp_path = f"{place}.{'mixer' if layers_have_one_module else 'mlp'}"
+        for name in mlp_matrices:
             if mlp == "mlp":
                 yield _Module("mlp", f"{mlp_path}.{name}", hidden * shape.intermediate_size)
                 continue
@@ -488,7 +496,7 @@ def _modules(shape: Shape) -> Iterator[_Module]:
 
 
 def _mixers(shape: Shape) -> dict[str, _Mixer]:
-    """By the kinds of ``Shape.mixers``."""
+    """The mixer of each kind in ``Shape.mixers``."""
     hidden = shape.hidden_size
     attention = _latent_attention(shape) if shape.mla else _plain_attention(shape)
     values = shape.linear_num_value_heads * shape.linear_value_head_dim
@@ -543,5 +551,5 @@ def online_quantization(quantization: str | None) -> Quantization | None:
     if quantization is None or quantization not in ONLINE:
         return None
     bits, scheme = ONLINE[quantization]
-    shares = EXPERTS if quantization in _EXPERTS_ONLY else {}
+    shares = SHARES_OF_EXPERTS_ONLY if quantization in _ONLINE_FOR_EXPERTS else {}
     return Quantization(quantization, bits, scheme=scheme, shares=shares)

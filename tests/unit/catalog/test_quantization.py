@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.catalog.models import facts_from_config
 from orchestrator.catalog.quantization import (
-    EXPERTS,
+    SHARES_OF_EXPERTS_ONLY,
     Quantization,
     online_quantization,
     quantization_from_config,
@@ -35,7 +35,9 @@ from tests.unit.catalog.configs import SMALL_LLAMA
         ),
         (
             {"quant_method": "mxfp4"},
-            Quantization("mxfp4", 4.25, group_size=32, scheme="mxfp4", shares=EXPERTS),
+            Quantization(
+                "mxfp4", 4.25, group_size=32, scheme="mxfp4", shares=SHARES_OF_EXPERTS_ONLY
+            ),
         ),
         (
             {"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"},
@@ -181,7 +183,10 @@ def test_a_mixed_checkpoint_has_the_bits_of_each_part(is_nested: bool) -> None:
     ("method", "expected"),
     [
         ("fp8", Quantization("fp8", 8, scheme="fp8 per tensor")),
-        ("experts_int8", Quantization("experts_int8", 8, scheme="int8 weights", shares=EXPERTS)),
+        (
+            "experts_int8",
+            Quantization("experts_int8", 8, scheme="int8 weights", shares=SHARES_OF_EXPERTS_ONLY),
+        ),
         ("awq", None),
         (None, None),
     ],
