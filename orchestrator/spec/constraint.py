@@ -47,7 +47,7 @@ ConstraintForms = Mapping[ConstraintKind, ConstraintForm]
 ToolChoice = Literal["auto", "none", "required", "named"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # all requests of a variant share one
+@dataclass(frozen=True, slots=True, eq=False)  # compared by identity: requests share
 class Constraint:
     """What one answer must be. Of ``schema``, ``regex`` and ``choices`` the one of its ``kind`` is
     given.

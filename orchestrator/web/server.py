@@ -29,8 +29,8 @@ from orchestrator.web.texts import KeptTexts
 from orchestrator.web.watched import Watched, WatchedResults
 
 KEEP_ALIVE_S = 15.0  # proxies and browsers give up connections on which nothing comes
-FIRST_LOOK_S = 0.5  # that metrics wait for the first look: a small folder is read by then
-RETRY_AFTER_S = 5  # when those are to ask again who were refused metrics before the first look
+FIRST_LOOK_S = 0.5  # metrics wait so long for the first look: a small folder is read by then
+RETRY_AFTER_S = 5  # after so long, metrics that were refused before the first look may be there
 HEALTH = "/healthz"  # tells nothing of the results, so probes need no token for it
 CLOSING_S = 0.5  # for answers under way when the server ends; event streams never end by themselves
 TOKEN_VARIABLE = "ORCHESTRATOR_WATCH_TOKEN"  # noqa: S105 - the variable's name
@@ -59,8 +59,10 @@ class Address:
 
     def answers_to(self, host_header: str) -> bool:
         """Whether requests for this host name are answered; where there is a token, all are."""
+        if self.token is not None:
+            return True
         name = host_header.rpartition(":")[0] if _has_port(host_header) else host_header
-        return self.token is not None or name.strip("[]").lower() in LOOPBACK_NAMES
+        return name.strip("[]").lower() in LOOPBACK_NAMES
 
 
 def _has_port(host_header: str) -> bool:
@@ -84,7 +86,7 @@ class Watcher:
         self.results = results
         self.problem = ""  # of the last look; empty: it read the results
         self._changed = asyncio.Condition()
-        self._has_looked = asyncio.Event()
+        self._first_look = asyncio.Event()
 
     async def run(self) -> None:
         """Looks until it is cancelled.
@@ -96,7 +98,7 @@ class Watcher:
             try:
                 is_changed = await asyncio.to_thread(self.results.look)
                 self.problem = ""
-                self._has_looked.set()
+                self._first_look.set()
             except Exception as error:  # if this ended, the page would stand still without a word
                 problem = redact(str(error))
                 if problem != self.problem:
@@ -107,14 +109,18 @@ class Watcher:
                     self._changed.notify_all()
             await asyncio.sleep(self.results.pause_s)
 
-    async def has_looked(self, limit_s: float) -> bool:
-        """Whether the results have been read, after a wait of ``limit_s`` at most."""
+    async def wait_for_first_look(self, limit_s: float) -> bool:
+        """Waits until the results have been read, for ``limit_s`` at most. Returns whether they
+        have been.
+        """
         with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._has_looked.wait(), limit_s)
-        return self._has_looked.is_set()
+            await asyncio.wait_for(self._first_look.wait(), limit_s)
+        return self._first_look.is_set()
 
     async def after(self, seen: Watched) -> Watched:
-        """Waits until something other than ``seen`` is known, or for KEEP_ALIVE_S; returns it."""
+        """Waits until something other than ``seen`` is known, for KEEP_ALIVE_S at most. Returns
+        what is known then.
+        """
 
         def is_other() -> bool:
             return self.results.now is not seen
@@ -190,7 +196,9 @@ def _looking(watcher: Watcher) -> Callable[[web.Application], AsyncIterator[None
 
 
 def _gate(address: Address) -> Middleware:
-    """Refuses requests that are not allowed, and adds headers to these refusals."""
+    """Refuses requests that are not allowed, and adds HEADERS to every refusal: also to those of
+    the handlers, and where there is no such page.
+    """
 
     @web.middleware
     async def gate(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -230,7 +238,7 @@ class _Handlers:
         """Before the results were read once, there is no answer: an empty one would say that
         nothing was measured.
         """
-        if not await self._watcher.has_looked(self._first_look_s):
+        if not await self._watcher.wait_for_first_look(self._first_look_s):
             problem = self._watcher.problem
             reason = f": {problem}" if problem else ""
             raise web.HTTPServiceUnavailable(
