@@ -48,6 +48,7 @@ from orchestrator.report.text import (
 )
 from orchestrator.report.words import (
     NO_REASON,
+    failed_repeats_texts,
     failure_text,
     load_run_difference_text,
     on_hardware,
@@ -201,15 +202,20 @@ def _counts_text(points: Sequence[StoredPoint], left_out: int) -> str:
     """``15 points measured, 3 failed``, or ``8 of 120 points: 8 simulated, 0 failed``."""
     used = [point for point in points if point.used]
     simulated = sum(1 for point in used if point.simulated)
-    numbers = {"measured": len(used) - simulated, "simulated": simulated}
-    kinds = [kind for kind, number in numbers.items() if number] or ["measured"]
-    parts = [f"{numbers[kind]} {kind}" for kind in kinds]
-    failed = f"{len(points) - len(used)} failed"
+    measured = len(used) - simulated
+    numbers: dict[str, int] = {}
+    if measured or not simulated:
+        numbers["measured"] = measured
+    if simulated:
+        numbers["simulated"] = simulated
+    numbers["failed"] = len(points) - len(used)
+    texts = [f"{number} {kind}" for kind, number in numbers.items()]
     if left_out:
         every = len(points) + left_out
-        return f"{len(points)} of {every} points: {', '.join([*parts, failed])}"
-    first = f"{counted(numbers[kinds[0]], 'point')} {kinds[0]}"
-    return ", ".join([first, *parts[1:], failed])
+        return f"{len(points)} of {every} points: {', '.join(texts)}"
+    kind, number = next(iter(numbers.items()))
+    texts[0] = f"{counted(number, 'point')} {kind}"  # what is counted stands there once
+    return ", ".join(texts)
 
 
 def _title(point: StoredPoint, group: Sequence[PointDocument]) -> str:
@@ -366,8 +372,8 @@ def _throughput_columns(
     estimates = [figure(interval.estimate if interval else None) for interval in intervals]
     bounds = [interval_text(interval) for interval in intervals]
     yield FilledColumn(Column(title, name="output_token_throughput"), estimates)
-    title = _interval_title(intervals)
-    yield FilledColumn(Column(title, name="output_token_throughput.lower"), bounds)
+    interval_title = _interval_title(intervals)
+    yield FilledColumn(Column(interval_title, name="output_token_throughput.lower"), bounds)
 
 
 def _interval_title(intervals: Sequence[Interval | None]) -> str:
@@ -465,11 +471,12 @@ def _verdict_cell(point: StoredPoint, footnotes: Footnotes) -> Cell:
 
 def _notes(point: StoredPoint) -> Iterator[RowNote]:
     """A note for each doubt about a point, and for what a reader must know although it is valid."""
-    doubts = point_doubt_texts(point)
-    if point.validity not in ("valid", FAILING):
+    if point.validity in ("valid", FAILING):
+        doubts = point_doubt_texts(point)
+    else:
         for reason in point.reasons or [NO_REASON]:
             yield RowNote(reason, "yellow")
-        doubts = doubts[1:]  # the first one is these reasons
+        doubts = failed_repeats_texts(point)  # the verdict and its reasons were said
     for text in doubts:
         yield RowNote(text, "yellow", is_exact=True)
     if point.validity == "valid":

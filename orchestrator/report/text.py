@@ -26,6 +26,7 @@ SIMULATED = "simulated: a model computed this in virtual time; nothing was measu
 # tried first, then LEAST_FOLDED.
 EASILY_FOLDED = 24
 LEAST_FOLDED = 12
+LEAST_WIDTH = 8  # of a folding column, even where all its words are shorter
 # other columns are left out to give each folding column up to this share of the width
 FOLDING_SHARE = 0.4
 FEW_MARK = "*"  # beside a percentile of too few values
@@ -218,15 +219,19 @@ def _layout(columns: Sequence[Column], body: _Rows, width: int) -> _Layout | Non
 def _layout_of(columns: Sequence[Column], body: _Rows, width: int) -> _Layout | None:
     """The widest layout that fits, without the columns that must be left out by their ranks."""
     ranks = {column.drop_rank for column in columns if column.drop_rank}
-    for highest in (*sorted(ranks, reverse=True), 0):
+    for highest in sorted(ranks, reverse=True):
         layout = _of_ranks(columns, body, highest, width)
         if layout.width <= width and _is_roomy(layout, width):
             return layout
-    for narrow in _narrower(layout, width, EASILY_FOLDED):
+    without_ranked = _of_ranks(columns, body, 0, width)
+    if without_ranked.width <= width and _is_roomy(without_ranked, width):
+        return without_ranked
+    for narrow in _narrower(without_ranked, width, EASILY_FOLDED):
         if narrow.width <= width and _is_roomy(narrow, width):
             return narrow
+    # the folding columns get less room than they should have
     for least_folded in (EASILY_FOLDED, LEAST_FOLDED):
-        for narrow in _narrower(layout, width, least_folded):
+        for narrow in _narrower(without_ranked, width, least_folded):
             if narrow.width <= width:
                 return narrow
     return None
@@ -292,7 +297,7 @@ def _measured(
         natural_widths.append(max(_width(cell) for cell in cells))
         words = " ".join(cell.text for cell in cells).split()
         longest_word = max((len(word) for word in words), default=0)
-        least_widths.append(max(8, min(longest_word, least_folded)))
+        least_widths.append(max(LEAST_WIDTH, min(longest_word, least_folded)))
     room = width - 1 - len(gap) * (len(columns) - 1)
     return _Layout(columns, rows, _widths(columns, natural_widths, least_widths, room), gap)
 
@@ -482,15 +487,16 @@ def confidence_text(interval: Interval) -> str:
     return "9 in 10" if interval.confidence == CONFIDENCE_OF_MODEL else "95 %"
 
 
-def size_text(count: float) -> str:
-    """Bytes in the unit that leaves about three digits: ``13.0 MiB``."""
-    if count < 1024:
-        return f"{count:.0f} B"
+def size_text(size_bytes: float) -> str:
+    """A size in the unit that leaves about three digits: ``13.0 MiB``."""
+    if size_bytes < 1024:
+        return f"{size_bytes:.0f} B"
+    size = size_bytes
     for unit in ("KiB", "MiB"):
-        count /= 1024
-        if count < 1024:
-            return f"{count:.1f} {unit}"
-    return f"{count / 1024:,.1f} GiB"
+        size /= 1024
+        if size < 1024:
+            return f"{size:.1f} {unit}"
+    return f"{size / 1024:,.1f} GiB"
 
 
 def value_texts(values: Sequence[object]) -> list[str]:

@@ -543,7 +543,6 @@ def point_doubt_texts(point: StoredPoint) -> list[str]:
     or have another verdict.
     """
     texts = []
-    repeats = len(point.repeats)
     if point.validity == FAILING:
         texts.append(f"{FAILING}: {failed_requests_text(point)}")
     elif point.validity != "valid":
@@ -554,11 +553,16 @@ def point_doubt_texts(point: StoredPoint) -> list[str]:
         ]
         if verdicts:
             names = ", ".join(dict.fromkeys(verdicts))
-            texts.append(f"{len(verdicts)} of {repeats} repeats are {names}")
+            texts.append(f"{len(verdicts)} of {len(point.repeats)} repeats are {names}")
+    return [*texts, *failed_repeats_texts(point)]
+
+
+def failed_repeats_texts(point: StoredPoint) -> list[str]:
+    """How many repeats of a point failed, and why the first of them did; empty: none failed."""
     failed = [repeat for repeat in point.repeats if not repeat.ok]
-    if failed:
-        texts.append(_failed_repeats_text(len(failed), repeats, failed[0].head.reason))
-    return texts
+    if not failed:
+        return []
+    return [_failed_repeats_text(len(failed), len(point.repeats), failed[0].head.reason)]
 
 
 def failed_requests_text(point: StoredPoint) -> str:
