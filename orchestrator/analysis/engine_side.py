@@ -17,11 +17,13 @@ def engine_side(samples: pa.Table, window: TimeWindow | None = None) -> EngineSi
 
     They are taken over all replicas, warm-up included; only the estimates of work per second are
     those of ``window``, and None without one. A gauge gives its highest reading, a counter its
-    growth from the first reading to the last. A figure is None where a replica does not report the
+    growth from the first reading to the last. Both are None where a replica does not report the
     metric (a part of the sum would be taken for the whole) or a counter fell (the engine was
-    restarted). Where replicas have roles, a request passes through two of them: prompts and
-    prefixes are counted at prefill, output and TTFT at decode. TTFT at decode begins when the
-    router passes the request on.
+    restarted); the mean of a gauge is that of the replicas which report it.
+
+    Where replicas have roles, a request passes through two of them: prompts and prefixes are
+    counted at prefill, output and TTFT at decode. TTFT at decode begins when the router passes the
+    request on.
     """
     if not samples.num_rows:
         return None

@@ -149,8 +149,8 @@ def _blocks_of_requests(requests: Rows, token_events: Rows | None) -> list[_Requ
     if token_events is None:
         return [_RequestBlock(start, AT_ONCE) for start in starts]
     ends = _ends(index, _index(token_events))
-    if len(ends) == 1:
-        return [_RequestBlock(0, max(index.size, 1), 0, ends[0])]
+    if ends is None:
+        return [_RequestBlock(0, max(index.size, 1), 0, token_events.num_rows)]
     blocks: list[_RequestBlock] = []
     first_event = 0
     for start, end in zip(starts, ends, strict=True):
@@ -259,26 +259,27 @@ def _in_lumps(requests: Rows) -> Bools:
     )
 
 
-def _ends(index: npt.NDArray[np.int32], event_index: npt.NDArray[np.int32]) -> list[int]:
+def _ends(index: npt.NDArray[np.int32], event_index: npt.NDArray[np.int32]) -> list[int] | None:
     """For each block of AT_ONCE requests, where its rows in token_events end.
 
-    Clients write both tables in the order in which requests end. If the tables are not in the same
-    order, the result is one number, the end of all rows. ``index``, ``event_index``: the
-    request_index of requests and of token_events.
+    None: the tables are not in the same order. Clients write both in the order in which requests
+    end. ``index``, ``event_index``: the request_index of requests and of token_events.
     """
     if index.size <= AT_ONCE:
         return [event_index.size]
     ends: list[int] = []
-    begin = 0
+    end = 0
     for start in range(0, index.size, AT_ONCE):
         requests = index[start : start + AT_ONCE]
-        is_of_another = ~np.isin(event_index[begin : begin + requests.size], requests)
-        if is_of_another.any():
-            begin += int(is_of_another.argmax())
+        # a request has one row at most, so the block has no more rows than requests
+        possible_rows = event_index[end : end + requests.size]
+        is_of_another_block = ~np.isin(possible_rows, requests)
+        if is_of_another_block.any():
+            end += int(is_of_another_block.argmax())
         else:
-            begin = min(begin + requests.size, event_index.size)
-        ends.append(begin)
-    return ends if ends[-1] == event_index.size else [event_index.size]
+            end += possible_rows.size
+        ends.append(end)
+    return ends if end == event_index.size else None
 
 
 def within(times_ns: Floats, window_ns: WindowNs) -> Bools:
