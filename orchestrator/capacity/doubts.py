@@ -243,7 +243,7 @@ class NearestMiss:
     @property
     def order(self) -> tuple[float, float]:
         """The larger, the nearer to the limits."""
-        return self.miss.excess, -self.miss.value_s / self.miss.limit.seconds
+        return -self.miss.shortfall, -self.miss.value_s / self.miss.limit.seconds
 
 
 def nearest_miss(doubt: Doubt) -> NearestMiss | None:

@@ -18,6 +18,7 @@ from orchestrator.spec.load import Limit, Slo
 
 # a claim may be taken as it is if the level that fails is above it by at most this share
 NEAR_ENOUGH = 0.25
+WIDEST_PRECISION = 1.0  # the largest ``precision`` that an experiment file may give
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +36,9 @@ class WidestMiss:
     value_s: float
 
     @property
-    def excess(self) -> float:
-        """How many more requests met it than must, as a share: it is negative."""
-        return self.met - self.needed
+    def shortfall(self) -> float:
+        """How many more requests must meet it than did, as a share."""
+        return self.needed - self.met
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +76,21 @@ def first_change(claim: Claim, probes: Sequence[Repeat], slo: Slo) -> FirstChang
 
 
 def _wider_precision(claim: Claim) -> WiderPrecision | None:
-    """The precision with which the claim is the answer; None: what fails is too far above it."""
+    """The precision with which the claim is the answer; None: what fails is too far above it, or
+    nothing is known to hold or to fail.
+    """
     if claim.claim is None or math.isinf(claim.high):
         return None
-    excess = claim.high / claim.claim - 1
-    return WiderPrecision(math.ceil(excess * 100) / 100) if excess <= 1 else None
+    needed = claim.high / claim.claim - 1
+    if needed > WIDEST_PRECISION:
+        return None
+    return WiderPrecision(math.ceil(needed * 100) / 100)
 
 
 def _longer_probes(claim: Claim, probes: Sequence[Repeat], target: float) -> LongerProbes | None:
-    """The probes that would decide one level between the claim and what fails soonest."""
+    """The probes that would decide a level between the claim and what fails: of all such levels,
+    the one that takes the shortest probes. None: no level would be decided.
+    """
     open_levels = [
         evidence
         for evidence in claim.levels
@@ -100,7 +107,8 @@ def _longer_probes(claim: Claim, probes: Sequence[Repeat], target: float) -> Lon
         requests = evidence.requests + fit.requests(evidence.level)
         rate = _requests_per_second(probes, evidence.level)
         if requests <= MOST_REQUESTS and rate:
-            longer.append(LongerProbes(evidence.level, requests / MOST_REPEATS / rate))
+            requests_of_probe = requests / MOST_REPEATS  # a level gets so many probes at most
+            longer.append(LongerProbes(evidence.level, requests_of_probe / rate))
     return min(longer, key=lambda probe: probe.seconds, default=None)
 
 
@@ -120,7 +128,7 @@ def _widest_miss(probes: Sequence[Repeat], slo: Slo) -> WidestMiss | None:
     for probe in sorted(probes, key=lambda probe: probe.head.level):
         misses = _misses(probe, slo)
         if misses:
-            return min(misses, key=lambda miss: miss.excess)
+            return max(misses, key=lambda miss: miss.shortfall)
     return None
 
 
