@@ -62,7 +62,7 @@ class RowCollector:
         self._held: HeldReplies | None = None  # made with the first reply that is held back
         self._writer = RowWriter("requests", "token_events")
         secrets = [target.secrets for target in point.targets]
-        self._shown = lru_cache(64)(partial(_without_secrets, secrets))
+        self._error_text = lru_cache(64)(partial(_without_secrets, secrets))
 
     @property
     def full(self) -> bool:
@@ -76,7 +76,7 @@ class RowCollector:
         record = request.record
         gaps = request.gaps
         if record.error is not None:
-            record.error = self._shown(record.error, request.target)
+            record.error = self._error_text(record.error, request.target)
         if self._unreported is not None:
             self._unreported.append(EndedRequest(record, gaps))
         texts = request.parsed.texts or []
@@ -115,7 +115,7 @@ class RowCollector:
         """Adds a request that was never sent. ``done_ns``: since the point's start."""
         record = self._assignment.unsent_record(planned, done_ns)
         record.fail(error_class, error)
-        record.error = self._shown(error, 0)
+        record.error = self._error_text(error, self._assignment.target(planned.session))
         self._records.append(record)
 
     def settle(self) -> None:
@@ -243,7 +243,8 @@ def lost_requests(point: LoadPoint, index: int, count: int, why: str) -> RowFile
     assignment = Assignment.of(point, index, count)
     queue = RequestQueue(assignment.schedule)
     with closing(RowCollector(assignment)) as rows:
-        for planned in queue.rest(0):
+        for planned in queue.rest(now_ns=0):
             rows.add_unsent(planned, planned.due_ns, ErrorClass.LOST, why)
             rows.flush_full()
-        return rows.parts()[0]
+        requests, _ = rows.parts()  # there are no token events
+        return requests

@@ -148,6 +148,14 @@ def test_an_error_shows_no_secrets_and_no_control_characters(length: int) -> Non
     assert tables(rows)[0]["error"].to_pylist() == [("x" * length + "blue ***, ***")[:500]]
 
 
+def test_an_unsent_request_shows_no_secrets_of_the_target_that_it_waited_for() -> None:
+    targets = tuple(Target("http://h", "m", api_key=key) for key in ("key-of-one", "key-of-two"))
+    rows = RowCollector(Assignment.of(point(targets=targets), 0, 1))
+    of_second = PlannedRequest(1, 1, 0, 10)
+    rows.add_unsent(of_second, 99, ErrorClass.ABORTED, "no answer with key-of-two")
+    assert tables(rows)[0]["error"].to_pylist() == ["no answer with ***"]
+
+
 def test_no_rows_make_empty_tables() -> None:
     requests, events = tables(RowCollector(Assignment.of(point(), 0, 1)))
     assert (len(requests), len(events)) == (0, 0)
