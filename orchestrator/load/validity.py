@@ -140,7 +140,7 @@ MOST_FOREIGN_CPU = 0.5  # share of the CPU time of an engine's host
 # seconds of CPU time; less than this is a program that starts or ends, not a steady load
 LEAST_FOREIGN_S = 10.0
 DISTURBED_GPU = (
-    EvidenceLimit("gpus_lost", 0, "GPUs that stopped to answer while the point ran: {0:.0f}"),
+    EvidenceLimit("gpus_lost", 0, "GPUs that stopped answering while the point ran: {0:.0f}"),
     # a context that computes nothing takes less
     EvidenceLimit(
         "gpu_foreign_gib", 0.5, "processes of others used {0:.1f} GiB of a GPU (limit {1:g})"

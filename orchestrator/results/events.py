@@ -84,7 +84,7 @@ KINDS = {
     "budget": "the budget is used up: what was left out",
     "stop_failed": "something could not be stopped cleanly",
     "gpu_dirty": "GPU memory was not free after a launch had ended",
-    "gpu_lost": "a GPU stopped to answer while a point ran: its `host` and `gpu_uuid`",
+    "gpu_lost": "a GPU stopped answering while a point ran: its `host` and `gpu_uuid`",
     "left_over": "processes outlived their launch",
     "log_lost": "an engine's log could not be stored",
     "row_lost": (

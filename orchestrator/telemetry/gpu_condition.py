@@ -22,7 +22,7 @@ class GpuCondition:
 
     ``power_limited_share``: its power limit held clocks down. ``braked_share``: heat did, or a
     power brake. ``foreign_bytes``: the most memory that processes of others used. ``ecc_errors``:
-    uncorrected memory errors. ``is_lost``: it stopped to answer.
+    uncorrected memory errors. ``is_lost``: it stopped answering.
     """
 
     gpu_uuid: str

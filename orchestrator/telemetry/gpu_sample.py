@@ -18,7 +18,7 @@ class GpuSample:
 
 @dataclass(frozen=True, slots=True)
 class LostGpu:
-    """A GPU that stopped to answer, and how its driver said so."""
+    """A GPU that stopped answering, and how its driver said so."""
 
     gpu_uuid: str
     unix_ns: int

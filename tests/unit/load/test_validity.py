@@ -590,7 +590,7 @@ def shared_with(*hosts: HostLoad) -> PointVerdict:
 @pytest.mark.parametrize(
     ("condition", "reason"),
     [
-        ({"is_lost": True}, "GPUs that stopped to answer while the point ran: 1"),
+        ({"is_lost": True}, "GPUs that stopped answering while the point ran: 1"),
         ({"foreign_bytes": 3 << 30}, "processes of others used 3.0 GiB of a GPU (limit 0.5)"),
         (
             {"braked_share": 0.2},

@@ -34,7 +34,7 @@ def test_a_lost_gpu_is_an_event_and_its_point_is_disturbed(tmp_path: Path) -> No
     assert json.loads(events[0]["data_json"])["gpu_uuid"] == "GPU-a"
     (point,) = store.read("points", include_failed=True).to_pylist()
     assert point["validity"] == "disturbed"
-    assert point["validity_reasons"][0] == "GPUs that stopped to answer while the point ran: 1"
+    assert point["validity_reasons"][0] == "GPUs that stopped answering while the point ran: 1"
 
 
 def test_what_hosts_are_is_stored_with_the_launch(tmp_path: Path) -> None:
