@@ -40,8 +40,8 @@ def arguments(node: Node, disaggregation: str, bootstrap: bool = False) -> list[
     of prefill replicas at which decode replicas ask for KV caches.
     """
     argv = ["--host", node.bind, "--port", str(node.port)]
-    # its default, 29000, may be taken
-    argv += ["--prometheus-port", *map(str, node.extra_ports[:1])]
+    if node.extra_ports:  # the router's default, 29000, may be taken
+        argv += ["--prometheus-port", str(node.extra_ports[0])]
     argv += ["--disable-retries"]  # a failed request is a row; retried, it would be a slow one
     has_roles = any(worker.role for worker in node.workers)
     if not has_roles:

@@ -180,7 +180,7 @@ def _notes_on_first_turns(load: PlannedLoad) -> Iterator[str]:
 
 def _notes_on_drafts(loads: Sequence[PlannedLoad], settings: Sequence[EngineSettings]) -> list[str]:
     """That drafts are judged by prompts which say nothing of how many are accepted."""
-    if all(candidate.speculative is None for candidate in settings):
+    if all(engine_settings.speculative is None for engine_settings in settings):
         return []
     workloads = [part for load in loads for part in load.workload.with_parts()]
     names = {workload.name for workload in workloads if workload.content_source() == "random"}
@@ -226,7 +226,8 @@ def _factors(load: PlannedLoad) -> Iterator[str]:
         fidelity = fidelity_of(load.workload, level, load.arrivals)
         if fidelity is None or abs(fidelity.rate_factor - 1) < RATE_DIFFERS:
             continue
-        text = f"{load_text(level.control, level.value)} is {fidelity.rate_factor:.3g} times the recorded rate"
+        text = load_text(level.control, level.value)
+        text += f" is {fidelity.rate_factor:.3g} times the recorded rate"
         if fidelity.thinned_share:
             text += f", without {fidelity.thinned_share:.1%} of the sessions"
         yield text

@@ -27,7 +27,7 @@ def race_of(plan: Plan) -> Race | None:
     if searching_load is None:
         return None
     entrants = entrants_of(plan, searching_load.objective)
-    return Race(entrants, not searching_load.races, _first_targets(plan))
+    return Race(entrants, full_grid=not searching_load.races, targets=_first_targets(plan))
 
 
 def entrants_of(plan: Plan, objective: Objective | None) -> dict[str, Entrant]:
@@ -55,19 +55,19 @@ def shortlist_of(plan: Plan, race: Race | None, priority: Mapping[str, float]) -
         (load for load in plan.loads if load.max_deployments or load.proposer), None
     )
     if race is None or limiting_load is None:
-        return Shortlist(Race({}), {}, None)
+        return Shortlist(Race({}), targets={}, most=None)
     return Shortlist(
         race,
-        _first_targets(plan),
-        plan.most_started,
-        priority,
-        limiting_load.proposer,
-        plan.seed,
+        targets=_first_targets(plan),
+        most=plan.most_started,
+        promise=priority,
+        proposer=limiting_load.proposer,
+        seed=plan.seed,
     )
 
 
 def _first_targets(plan: Plan) -> dict[str, float]:
-    """The share of requests that must meet the first test of each SLO, by its name."""
+    """The share of requests that must meet the first test of each SLO, by the SLO's name."""
     return {slo.name: first_target(slo) for slo in plan.slos}
 
 

@@ -51,8 +51,8 @@ def usual_dialect(settings: EngineSettings, api: str, owner: str) -> Dialect:
     """
     dialect = dialect_of(ENGINES[settings.engine], settings, api)
     path = parse_address(str(settings.url)).paths(dialect.path)[0]
-    constraining = with_constraints(replace(dialect, path=path), owner, settings)
-    return with_salt(constraining, owner, settings)
+    with_fields = with_constraints(replace(dialect, path=path), owner, settings)
+    return with_salt(with_fields, owner, settings)
 
 
 def try_endpoint(
@@ -64,17 +64,18 @@ def try_endpoint(
     usual = dialect_of(ENGINES[settings.engine], settings, api)
     candidates = [usual]
     for dialect in dialects(_API_OF_LOAD.get(api, api)):
-        asks_more = dialect.return_token_ids or dialect.prompt_token_ids
-        if not asks_more and dialect != usual:
+        # token ids are asked for only where the engine's own dialect does
+        uses_token_ids = dialect.return_token_ids or dialect.prompt_token_ids
+        if not uses_token_ids and dialect != usual:
             candidates.append(dialect)
     candidates = salted_first(constraining(candidates, owner, settings), owner, settings)
     return detect_dialect(
         target,
         candidates,
-        None,
-        timeout_s,
-        parse_address(str(settings.url)),
-        settings.api_key_env,
+        tokenizer=None,
+        timeout_s=timeout_s,
+        address=parse_address(str(settings.url)),
+        key_name=settings.api_key_env,
         from_file=True,
     )
 

@@ -25,15 +25,17 @@ class OwnHost:
         self._sampler: NodeSampler | None = None
 
     def begin(self, clients: Sequence[int]) -> None:
-        """Samples from now on. ``clients``: pids of the clients; all others but this process are
-        foreign.
+        """Samples from now on. ``clients``: pids of the clients. All processes but these and this
+        one are foreign.
         """
         from orchestrator.telemetry.node_sampler import NodeSampler
         from orchestrator.telemetry.processes import SweepProcesses
 
         self.end()  # of a point that was cut short
         pids = [*clients, os.getpid()]
-        self._sampler = NodeSampler((), lambda: SweepProcesses((), pids), watches_host=True)
+        self._sampler = NodeSampler(
+            groups=(), find_processes=lambda: SweepProcesses((), pids), watches_host=True
+        )
         self._sampler.start()
 
     def end(self) -> NodeTelemetry:

@@ -103,9 +103,11 @@ class NodeSampler:
             if self._watches_host:
                 self._host_reader = HostReader(self._processes)
             self._open()
-        has_looked = self._processes.look(at_once=self._is_ending)
-        host = self._host_reader.read(has_looked) if self._host_reader is not None else None
-        launch_pids = self._processes.launch.pids if has_looked else None
+        read_all_processes = self._processes.look(at_once=self._is_ending)
+        host = None
+        if self._host_reader is not None:
+            host = self._host_reader.read(with_foreign=read_all_processes)
+        launch_pids = self._processes.launch.pids if read_all_processes else None
         gpus = list(self._read_gpus(launch_pids))
         self._cpu_s += time.thread_time() - began_s
         cost = {"sampler_cpu_s": self._cpu_s}
@@ -128,8 +130,9 @@ class NodeSampler:
                     self._lost.append(_lost(uuid, error))
 
     def _read_gpus(self, launch_pids: Collection[int] | None) -> Iterator[GpuSample]:
-        """Reads every GPU that is not lost. ``launch_pids``: given when it is also asked whose memory
-        is in use, for which the driver looks at every process.
+        """Reads every GPU that is not lost. ``launch_pids``: the launch's processes, to read the
+        memory that others use too; None: this is not read, because the driver looks at every
+        process for it.
         """
         for reader in list(self._readers):
             try:
