@@ -116,6 +116,16 @@ class LaunchHooks:
     is_better_off_elsewhere: Callable[[], bool] = lambda: False
 
 
+@dataclass(frozen=True, slots=True)
+class _StartedRank:
+    """A rank whose process was started. ``place``: its host and devices, as the launch's row has
+    them.
+    """
+
+    argv: tuple[str, ...]
+    place: Mapping[str, Any]
+
+
 class EngineStart:
     """One start of a deployment's engines on the nodes that admission chose. Call ``stop`` after
     ``start``, whatever that returned or raised.
@@ -143,8 +153,7 @@ class EngineStart:
         self._reported: dict[str, Any] = {}
         self._tried: dict[str, Dialect] = {}  # API of an endpoint -> the dialect of its trial
         self._placements: list[Placement] = []
-        self._argv: list[tuple[str, ...]] = []
-        self._allocations: list[dict[str, Any]] = []
+        self._started_ranks: list[_StartedRank] = []
         self._environment: dict[str, dict[str, Any]] = {}  # of each host, by its name
         self.answers: Sequence[AnswerRow] = ()
         self._committed = False
@@ -457,15 +466,14 @@ class EngineStart:
                 cores=cores[rank],
                 extra_ports=extra_ports,
             )
-            self._argv.append(agent.start(settings, hardware, node, self._key))
+            argv = agent.start(settings, hardware, node, self._key)
             place = asdict(allocation)
             place["rank"] = rank
             place["replica"] = index
             place["role"] = replica.role
             place["engine_cores"] = list(cores[rank])
-            self._allocations.append(place)
-            self._note(argv_json=json.dumps(self._argv))
-            self._note(placement_json=json.dumps(self._allocations))
+            self._started_ranks.append(_StartedRank(argv, place))
+            self._note_started_ranks()
         # told before the wait begins, because weights that are there already are no progress
         tell_first_of_downloads(placement)
         first.begin_ready(settings.startup_timeout_s)
@@ -474,6 +482,12 @@ class EngineStart:
         served = self._replicas[0].settings if replica.is_router else settings
         name = program_of(served.engine).served_name(served, base)
         return Target(url, name, index, self._key)
+
+    def _note_started_ranks(self) -> None:
+        """Note by which command, and where, each rank was started so far."""
+        commands = [started.argv for started in self._started_ranks]
+        places = [started.place for started in self._started_ranks]
+        self._note(argv_json=json.dumps(commands), placement_json=json.dumps(places))
 
     def _note_environment(self, placement: Placement) -> None:
         """Note what the hosts of a replica are, as they are found. GPUs are those of its agents."""
@@ -650,7 +664,7 @@ class EngineStart:
         """Do as ``commit`` does, but before the engine is stopped, because a user who stops the
         sweep may not wait until the engine has ended.
         """
-        if self._argv:
+        if self._started_ranks:
             # where the log will be stored once the engine has stopped
             self._note(log_uri=self._context.store.log_uri(f"{self.row.launch_id}/rank0.log"))
         self.commit(failure)
