@@ -15,6 +15,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from orchestrator.analysis.prediction import Prediction
 from orchestrator.base.errors import InputError
@@ -30,7 +31,7 @@ from orchestrator.plan.paths import Paths
 from orchestrator.plan.planned_settings import planned
 from orchestrator.plan.slos import resolved_slos
 from orchestrator.plan.verdict import judge, models_left_behind, models_taken_for_others
-from orchestrator.spec.document import read_at_most, read_document
+from orchestrator.spec.document import read_document, read_rest
 from orchestrator.spec.experiment import Experiment, ExperimentFile, SweepRules, examined
 from orchestrator.spec.load import Level, Slo, load_text
 from orchestrator.spec.settings import EngineSettings
@@ -40,6 +41,7 @@ from orchestrator.workloads.mix import MixWorkload
 
 # A search with limits on a part of a mix that is less than this share of requests takes long.
 RARE_SHARE = 0.1
+HEAD_BYTES = 200  # in which a frozen plan says what it is
 MOST_PLAN_BYTES = 500_000_000  # a frozen plan of 100,000 deployments is a fifth as large
 
 
@@ -49,10 +51,21 @@ def load_plan(path: str | Path, *, cluster_nodes: int | None = None) -> Plan:
     Raises ProblemsError for an experiment with problems, and InputError for a frozen plan that
     cannot be read or that this version cannot run.
     """
-    if not _is_frozen(path):
-        return make_plan(examined(read_document(path)), cluster_nodes=cluster_nodes)
     try:
-        return Plan.from_json(read_at_most(path, MOST_PLAN_BYTES, pipe=True).decode("utf-8"))
+        with open(path, "rb") as file:  # opened once, because it may be a pipe
+            head = file.read(HEAD_BYTES)
+            if _is_frozen(head):
+                return _frozen_plan(path, file, head)
+            document = read_document(path, file, head)
+    except OSError:
+        document = read_document(path)  # raises: it says why the file cannot be read
+    return make_plan(examined(document), cluster_nodes=cluster_nodes)
+
+
+def _frozen_plan(path: str | Path, file: BinaryIO, head: bytes) -> Plan:
+    """The plan in an open file, of which ``head`` was read. Raises InputError as ``load_plan``."""
+    try:
+        return Plan.from_json(read_rest(file, MOST_PLAN_BYTES, head).decode("utf-8"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     except (InputError, UnicodeDecodeError) as error:
@@ -70,15 +83,8 @@ def write_plan(plan: Plan, path: str | Path) -> None:
         raise InputError(f"{path}: cannot be written: {error.strerror}") from None
 
 
-def _is_frozen(path: str | Path) -> bool:
-    """Whether a file is a frozen plan. Plans say so near their start; an experiment may be JSON,
-    too.
-    """
-    try:
-        with open(path, "rb") as file:
-            head = file.read(200)
-    except OSError:
-        return False  # reading the file as an experiment will report the error
+def _is_frozen(head: bytes) -> bool:
+    """Whether a file with this head is a frozen plan. An experiment may be JSON, too."""
     return head.lstrip().startswith(b"{") and b'"plan_format"' in head
 
 

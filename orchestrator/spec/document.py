@@ -14,7 +14,7 @@ import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin
+from typing import Any, BinaryIO, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -161,16 +161,23 @@ def read_at_most(path: str | Path, most_bytes: int, *, pipe: bool = False) -> by
     ``pipe``: a pipe or a device may be read, too. It must be False for a path that another file
     names, because reading a pipe may wait forever.
     """
-    data = bytearray()
     if not pipe and not os.path.isfile(path) and os.path.exists(path):
         raise OSError(errno.EINVAL, "it is not a regular file")
     with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size  # 0 of a pipe
-        while size <= most_bytes:
-            piece = file.read(min(PIECE_BYTES, most_bytes + 1 - len(data)))
-            if not piece:
-                break
-            data += piece
+        return read_rest(file, most_bytes)
+
+
+def read_rest(file: BinaryIO, most_bytes: int, head: bytes = b"") -> bytes:
+    """The content of an open file, as ``read_at_most`` reads it. ``head``: what was read of it
+    already, which a pipe does not give again.
+    """
+    data = bytearray(head)
+    size = os.fstat(file.fileno()).st_size  # 0 of a pipe
+    while size <= most_bytes:
+        piece = file.read(min(PIECE_BYTES, most_bytes + 1 - len(data)))
+        if not piece:
+            break
+        data += piece
     if max(size, len(data)) > most_bytes:
         raise OSError(errno.EFBIG, f"it is larger than {most_bytes:,} bytes")
     return bytes(data)
@@ -187,12 +194,17 @@ def from_home(path: str) -> Path:
         raise InputError(f"{path!r}: there is no home folder of {user!r} here") from None
 
 
-def read_document(path: str | Path) -> Document:
+def read_document(path: str | Path, file: BinaryIO | None = None, head: bytes = b"") -> Document:
     """Parses a file, as ``parse_document`` does. Raises ProblemsError when it cannot be read or is
     not YAML.
+
+    ``file``: the same file where it is open already, and ``head`` was read of it.
     """
     try:
-        data = read_at_most(path, MOST_BYTES, pipe=True)
+        if file is None:
+            data = read_at_most(path, MOST_BYTES, pipe=True)
+        else:
+            data = read_rest(file, MOST_BYTES, head)
         return parse_document(data.decode("utf-8"), str(path))
     except OSError as error:
         raise _refused(path, f"cannot be read: {error.strerror}") from None

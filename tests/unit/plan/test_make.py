@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import weakref
 from typing import Any
 
 import pytest
 
 from orchestrator.base.errors import Problem, ProblemsError
-from orchestrator.plan.make import make_plan
+from orchestrator.plan.make import load_plan, make_plan
 from orchestrator.plan.model import Plan
 from orchestrator.spec.document import parse_document
 from orchestrator.spec.experiment import examined
@@ -42,6 +43,17 @@ def test_every_deployment_gets_every_workload_at_every_level() -> None:
         ("short", 1.0), ("short", 2.0), ("short", 4.0), ("others", 1.0), ("others", 2.0), ("others", 4.0),
     ]  # fmt: skip
     assert len({point.point_id for point in plan.points}) == 12
+
+
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_an_experiment_and_a_frozen_plan_may_come_through_a_pipe(is_frozen: bool) -> None:
+    plan = planned()
+    text = plan.to_json() if is_frozen else json.dumps(GOOD)
+    read_end, write_end = os.pipe()
+    with open(write_end, "w", encoding="utf-8") as pipe:
+        pipe.write(text)
+    with open(read_end, "rb"):
+        assert load_plan(f"/dev/fd/{read_end}").deployments == plan.deployments
 
 
 def test_an_infinite_rate_needs_a_number_of_requests() -> None:
