@@ -556,15 +556,17 @@ def user_says(text: str) -> tuple[Message, ...]:
 
 
 def _prompt(keys: Mapping[str, Any]) -> _Content:
-    text = keys["prompt"]
-    if isinstance(text, list) and text and all(map(_is_token_id, text)):
-        ids = np.array(text, np.int32)
-        return _Content((Message("user", (ids,), len(ids)),))
-    if not isinstance(text, str) or not text:
-        raise ValueError(f'"prompt" is {str(text)[:60]!r}; give a text or a list of token ids')
+    """A text or token ids, and the recorded answer beside them."""
     recorded = [keys.get(name) for name in ANSWERS]
     answers = [answer for answer in recorded if isinstance(answer, str) and answer]
-    return _Content(user_says(text), answer=answers[0] if answers else None)
+    answer = answers[0] if answers else None
+    prompt = keys["prompt"]
+    if isinstance(prompt, list) and prompt and all(map(_is_token_id, prompt)):
+        ids = np.array(prompt, np.int32)
+        return _Content((Message("user", (ids,), len(ids)),), answer)
+    if not isinstance(prompt, str) or not prompt:
+        raise ValueError(f'"prompt" is {str(prompt)[:60]!r}; give a text or a list of token ids')
+    return _Content(user_says(prompt), answer)
 
 
 def _is_token_id(value: Any) -> bool:

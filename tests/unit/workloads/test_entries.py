@@ -171,6 +171,13 @@ def test_an_answer_has_one_constraint() -> None:
         read_entry({"prompt": "hi"} | both, "")
 
 
+@pytest.mark.parametrize("prompt", ["Say hi", [1, 2, 3]])
+def test_an_answer_recorded_beside_a_prompt_or_its_token_ids_is_read(prompt: object) -> None:
+    entry = read_entry({"prompt": prompt, "completion": "Hi"}, "")
+    assert entry is not None
+    assert entry.answer == "Hi"
+
+
 def test_messages_that_are_not_sent_are_counted() -> None:
     talk = said(
         ("gpt", "Who is there?"),
