@@ -107,7 +107,9 @@ def level_to_explore(
         return None
     level = _level_in_bracket(state, confirms_last, budget)
     if budget is not None:
-        level_to_estimate = _level_to_estimate(state, budget.estimate, level is not None)
+        level_to_estimate = _level_to_estimate(
+            state, budget.estimate, is_provable_level_left=level is not None
+        )
         if level_to_estimate is not None:
             return level_to_estimate
     if level is None:

@@ -443,7 +443,10 @@ def plain(text: str) -> str:
 
 
 def figure(value: float | None) -> str:
-    """About three significant digits, thousands separated; ``-`` for None and NaN."""
+    """Three significant digits; from 1,000 on all before the point, below 1 two digits after it.
+
+    ``-`` for None and NaN.
+    """
     if value is None or math.isnan(value):
         return "-"
     if value >= 100:

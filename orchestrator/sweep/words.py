@@ -83,10 +83,10 @@ def claim_words(control: str, claims: Mapping[str, Claim]) -> str:
     8.0`` or, before there is an estimate, ``interactive: passed 8 req/s, not confirmed, fails 12
     req/s``. A level that ``holds`` was confirmed.
     """
-    return "; ".join(f"{slo}: {_claim(control, claim)}" for slo, claim in claims.items())
+    return "; ".join(f"{slo}: {_words_of_claim(control, claim)}" for slo, claim in claims.items())
 
 
-def _claim(control: str, claim: Claim) -> str:
+def _words_of_claim(control: str, claim: Claim) -> str:
     """What a search knows of one SLO."""
     if not claim.levels:
         return "nothing is known yet"

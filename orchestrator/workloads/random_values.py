@@ -14,6 +14,7 @@ from orchestrator.workloads.kind import stream
 
 MEAN_SAMPLE = 1 << 18  # draws from which the mean of clipped and rounded numbers is estimated
 _MEAN_SEED = 1  # of these draws, so that a mean is the same everywhere
+DRAWS_PER_MEMBER = 20  # for which different members are drawn, before the others fill up
 
 
 def draw(lengths: Lengths, size: tuple[int, ...], rng: np.random.Generator) -> Ints:
@@ -114,7 +115,7 @@ class Choices:
         too long, the most popular of the others fill up.
         """
         chosen: dict[int, None] = {}
-        for _ in range(20 * count):
+        for _ in range(DRAWS_PER_MEMBER * count):
             if len(chosen) == count:
                 return list(chosen)
             chosen[self.one(rng)] = None
