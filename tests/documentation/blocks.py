@@ -1,7 +1,8 @@
 """The code blocks of Markdown pages, and what the comment above one says of it.
 
-``<!-- not run: REASON -->`` leaves commands out that need a cluster, a GPU or hours; of these,
-``run`` is planned, and ``status`` and ``stop`` are run.
+``<!-- not run: REASON -->`` leaves commands out that need a cluster or hours; of these, ``status``,
+``stop`` and ``watch`` are run.
+``<!-- emulated: REASON -->`` runs the commands with small sweeps of emulators as their files.
 ``<!-- server: FOR WHOM -->`` starts a server that serves until the page is read.
 ``<!-- file: NAME -->`` says under which name a reader is to save a block, and ``<!-- printed -->``
 that the commands above it print its lines.
@@ -19,7 +20,7 @@ from pathlib import Path
 from tests.unit.documentation.pages import ROOT
 
 BLOCK = re.compile(
-    r"^(?:(?P<indent> *)<!-- (?P<mark>not run|server|file|printed)(?:: (?P<value>.+?))? -->\n)?"
+    r"^(?:(?P<indent> *)<!-- (?P<mark>not run|emulated|server|file|printed)(?:: (?P<value>.+?))? -->\n)?"
     r"(?P<margin> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=margin)```$",
     re.DOTALL | re.MULTILINE,
 )
@@ -37,6 +38,7 @@ class Block:
     file_name: str | None
     is_printed: bool
     is_server: bool
+    is_emulated: bool
 
     def __str__(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
@@ -55,6 +57,7 @@ def blocks(page: Path) -> Iterator[Block]:
             file_name=match["value"] if match["mark"] == "file" else None,
             is_printed=match["mark"] == "printed",
             is_server=match["mark"] == "server",
+            is_emulated=match["mark"] == "emulated",
         )
 
 

@@ -36,6 +36,22 @@ load: {levels: {concurrency: [2]}, duration: 1s, warmup: 0s}
 repeats: 2
 starts: 2
 """
+EMULATED = """
+version: 1
+name: emulated
+model: meta-llama/Llama-3.1-8B-Instruct
+deployments:
+  engine: emulator
+  profile: ./device.yaml
+  vary: [{grid: {max_num_seqs: [1, 8]}}]
+workloads: [{name: chat, input_tokens: 256, output_tokens: {uniform: {min: 8, max: 16}}}]
+load: {levels: {concurrency: [1, 4]}, duration: 1s, warmup: 0s}
+slos: {interactive: {ttft: 2s, attainment: 0.9}}
+"""
+DEVICE = """
+accelerator: {name: small, memory_gb: 80, bandwidth_gb_s: 1200, tflops: {bfloat16: 200}}
+"""
+FITTED = "predict fit results/"
 # toy-server of the page: the emulator, behind other flags
 TOY_SERVER = f"""#!{sys.executable}
 import argparse
@@ -128,12 +144,27 @@ def results_of_a_cluster(folder: Path) -> Replacements:
     return {"s3://BUCKET/sweeps": "results", "/shared/sweeps": "results"}
 
 
+def fit_of_emulators(_folder: Path) -> Replacements:
+    """What is fitted to emulators has to be asked for, and needs their device."""
+    return {FITTED: f"{FITTED} --emulated --profile device.yaml"}
+
+
+def put_emulated_sweep(file: Path) -> None:
+    """Writes a sweep of emulators as this experiment file, and their device beside it. Whichever
+    simulations the commands of a page name are of this sweep.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(EMULATED, encoding="utf-8")
+    (file.parent / "device.yaml").write_text(DEVICE, encoding="utf-8")
+
+
 PREPARATIONS: dict[str, Callable[[Path], Replacements]] = {
     "docs/explained/predictions.md": measured_on_a_gpu,
     "docs/guides/ci.md": gate_and_baseline,
     "docs/guides/compare-versions.md": two_sweeps,
     "docs/guides/kubernetes.md": results_of_a_cluster,
     "docs/guides/other-tools.md": files_of_other_tools,
+    "docs/guides/simulate.md": fit_of_emulators,
     "docs/guides/slurm.md": results_of_a_cluster,
     "docs/guides/your-own-engine.md": checkout_with_another_engine,
     "docs/measurements.md": published_points,

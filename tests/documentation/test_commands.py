@@ -1,44 +1,49 @@
-"""The commands of README and documentation, run as they stand, as far as that needs no cluster, no
-GPU and no hours. Those that do need one are parsed; of them, what looks at active runs is run all
-the same, and ``run`` becomes ``plan``.
+"""The commands of README and documentation, run as they stand, as far as that needs no cluster and no
+hours. Those that do need one are parsed, or run by the test that their page names; of them, what
+looks at active runs is run here all the same.
 
 A page is run from its first block to its last, in a folder with what a checkout has and with the
 simulated sweep of the README in ``simulated/`` and in ``results/``, or with what ``prepared.py``
-puts there. Its server is the emulator that the page starts, or that of the first hour. Loads and
-benchmarks are shorter than they are written.
+puts there. Its server is the emulator that the page starts, or that of the first hour. What needs
+GPUs is run in a folder of its own, with small sweeps of emulators as its files. Loads and benchmarks
+are shorter than they are written, and sweeps run without Ray.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
+import threading
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 import pandas  # noqa: F401  # loaded first: commands would keep it out of this process
 import pytest
-from click.testing import CliRunner
 
 from orchestrator.cli.compare import REGRESSION_STATUS
 from orchestrator.cli.main import COMMANDS, cli
 from orchestrator.emulator.flags import parser as emulator_parser
 from tests.documentation.blocks import Block, blocks, command_lines
 from tests.documentation.figures import GROUPS, MEASUREMENTS, compare_figures
-from tests.documentation.prepared import Replacements, prepare
+from tests.documentation.prepared import Replacements, prepare, put_emulated_sweep
 from tests.harness import MEASURED_ONCE, environment, free_port, undisturbed, wait_for
+from tests.in_this_process import Completed, judged_as_if_idle, run_here
 from tests.unit.documentation.pages import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 SHELL = [block for block in BLOCKS if block.language == "sh"]
-# commands that are run where the rest of their block is not: without an active run they do nothing
-OF_ACTIVE_RUNS = {"status", "stop"}
-OF_SHORTLISTS = ("--shortlist", "--simulated")  # options that run and plan share
+# commands that are run where the rest of their block is not: they need no active run
+OF_ACTIVE_RUNS = {"status", "stop", "watch"}
 # The pages of the first hour are read one after the other; others stand alone.
 FIRST_HOUR = [ROOT / "docs" / "start" / f"{name}.md" for name in ("server", "sweep", "answer")]
 SERVERS = {block.page: block for block in SHELL if block.is_server}
@@ -57,21 +62,23 @@ SHORTER = (
     (r" --budget \w+", ""),
     (r"--find-capacity", "--find-capacity --budget 3s"),
     (r"--repetitions \d+", "--repetitions 1 --only smooth"),
-    (r"orchestrator run ", f"orchestrator run {' '.join(MEASURED_ONCE)} "),
+    (r"orchestrator run ", f"orchestrator run {' '.join(MEASURED_ONCE)} --address local "),
+    (r" -m venv ", " -m venv --without-pip "),
 )
 PRELUDE = """
 set -euo pipefail
 open() { test -s "$1"; }
 pip() { test "$1" = install && test -f pyproject.toml; }
 """
-# A load of seconds may have no valid measurement on a machine that tests share: status 3.
+# A load of seconds may have no valid measurement, nor may a run of a checkout's own on a machine that
+# tests share; doctor may warn of this machine. All end with status 3.
 NO_VALID_MEASUREMENT = 3
 OF_LOADS = {"load", "runs/"}
-OF_RUNS = {"after/", "toy-results"}
+OF_RUNS = {"toy-results"}
 SPOILT = re.compile("disturbed|client_bound|stream_buffered|network_bound")
 PATH = f"{Path(sys.executable).parent}:/usr/bin:/bin"
-OWN_PROCESS = {"load", "run"}
 SIMULATED = "experiments/llama70b-parallelism.yaml"
+SIMULATION = f"orchestrator simulate {SIMULATED} --results simulated/"  # of the README
 FOLDERS_OF_FILES = ("clusters/", "experiments/", "benchmarks/", "scripts/", "tests/")
 
 
@@ -79,13 +86,20 @@ def page_id(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """The store that SIMULATION makes, and what that command printed."""
+
+    folder: Path
+    output: str
+
+
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The store that the README's own command makes; simulating it again does nothing."""
-    folder = tmp_path_factory.mktemp("stored") / "results"
-    status, output = in_process(["simulate", SIMULATED, "--results", str(folder)], ROOT)
-    assert status == 0, output
-    return folder
+def simulation(tmp_path_factory: pytest.TempPathFactory) -> Simulation:
+    """The simulation of the README, made once for all pages."""
+    folder = tmp_path_factory.mktemp("stored")
+    (folder / "experiments").symlink_to(ROOT / "experiments")
+    return Simulation(folder / "simulated", run_line(SIMULATION, folder))
 
 
 @contextmanager
@@ -129,15 +143,13 @@ def run_line(line: str, folder: Path) -> str:
 
 
 def is_of_this_process(words: list[str], folder: Path) -> bool:
-    """Whether a line is run within this process, which saves the second in which a command of this
-    program starts: not so a load or a run, whose processes are many, a line that only a shell
-    understands, and the commands of a checkout of the page's own.
+    """Whether a line is run within this process, which saves the seconds of CPU time in which a
+    command of this program starts: not so a line that only a shell understands, and the commands of
+    a checkout of the page's own.
     """
     needs_a_shell = ">" in words or any("*" in word for word in words)
     has_own_checkout = (folder / "orchestrator").exists()
-    if words[0] != "orchestrator" or needs_a_shell or has_own_checkout:
-        return False
-    return OWN_PROCESS.isdisjoint(words)
+    return words[0] == "orchestrator" and not needs_a_shell and not has_own_checkout
 
 
 def is_expected(status: int, words: list[str], output: str) -> bool:
@@ -146,19 +158,42 @@ def is_expected(status: int, words: list[str], output: str) -> bool:
         return undisturbed(status, output) == 0
     if status == NO_VALID_MEASUREMENT:
         is_spoilt = not OF_RUNS.isdisjoint(words) and SPOILT.search(output) is not None
-        return is_spoilt or not OF_LOADS.isdisjoint(words)
+        return is_spoilt or "doctor" in words or not OF_LOADS.isdisjoint(words)
     if status == REGRESSION_STATUS:
         return "compare" in words
     return status == 0
 
 
 def in_process(argv: list[str], folder: Path) -> tuple[int, str]:
-    """The status and the output of a command of this program."""
-    with contextlib.chdir(folder):
-        done = CliRunner().invoke(cli, argv, standalone_mode=False)
-    if done.exception is not None:
-        return 1, f"{done.output}\n{done.exception!r}"
-    return done.return_value or 0, done.output
+    """The status and the output of a command of this program, whatever else runs on this machine."""
+    with contextlib.chdir(folder), judged_as_if_idle():
+        done = watched(argv) if "watch" in argv else run_here(*argv)
+    return done.returncode, done.stdout + done.stderr
+
+
+def watched(argv: list[str]) -> Completed:
+    """What ``watch`` prints until a reader who has seen its page presses Ctrl-C."""
+    port = free_port()
+
+    def answers() -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/") as page:
+                return bool(page.status == 200)
+        except OSError:
+            return False
+
+    def read_and_interrupt() -> None:
+        try:
+            wait_for(answers, 30, "the page is served")
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    reader = threading.Thread(target=read_and_interrupt)
+    reader.start()
+    try:
+        return run_here(*argv, "--port", str(port))
+    finally:
+        reader.join()
 
 
 def in_a_shell(line: str, folder: Path) -> tuple[int, str]:
@@ -178,7 +213,7 @@ def in_a_shell(line: str, folder: Path) -> tuple[int, str]:
 
 @pytest.mark.parametrize("pages", READ_TOGETHER, ids=lambda pages: page_id(pages[0]))
 def test_the_commands_of_a_page_run(
-    pages: list[Path], results: Path, server: str, tmp_path: Path
+    pages: list[Path], simulation: Simulation, server: str, tmp_path: Path
 ) -> None:
     for name in ("benchmarks", "clusters", "experiments", "pyproject.toml"):
         (tmp_path / name).symlink_to(ROOT / name)
@@ -187,16 +222,18 @@ def test_the_commands_of_a_page_run(
         replacements.update(prepare(page_id(page), tmp_path))
     for name in ("simulated", "results"):
         if not (tmp_path / name).exists():
-            (tmp_path / name).symlink_to(results)
+            (tmp_path / name).symlink_to(simulation.folder)
     own_server = SERVERS.get(pages[0])
     if own_server is None or pages == FIRST_HOUR:
-        run_pages(pages, {SERVER: server, **replacements}, tmp_path)
+        run_pages(pages, {SERVER: server, **replacements}, tmp_path, simulation)
         return
     with serving(own_server, tmp_path) as address:
-        run_pages(pages, {SERVER: address, **replacements}, tmp_path)
+        run_pages(pages, {SERVER: address, **replacements}, tmp_path, simulation)
 
 
-def run_pages(pages: list[Path], replacements: Replacements, folder: Path) -> None:
+def run_pages(
+    pages: list[Path], replacements: Replacements, folder: Path, simulation: Simulation
+) -> None:
     """Runs the blocks of the pages, one after the other. Fails where one does not do as it says."""
     output = ""
     for page in pages:
@@ -206,34 +243,35 @@ def run_pages(pages: list[Path], replacements: Replacements, folder: Path) -> No
             elif block.file_name is not None:
                 text = replaced(block.text, replacements)
                 (folder / block.file_name).write_text(text, encoding="utf-8")
+            elif block.is_emulated:
+                run_emulated(block, replacements, folder / "emulated")
             elif block in RUN:
                 for line in lines(block, replacements):
-                    output += run_line(line, folder)
+                    is_made = line == SIMULATION
+                    output += simulation.output if is_made else run_line(line, folder)
             elif block in PARSED:
                 for line in lines_of(replaced(block.text, replacements)):
-                    instead = what_is_run_instead(line, folder)
-                    if instead is not None:
-                        output += run_line(instead, folder)
+                    argv = of_this_program(shlex.split(line, comments=True))
+                    if argv and argv[0] in OF_ACTIVE_RUNS:
+                        run_line(line, folder)
         compare_figures(page_id(page), output)
 
 
-def what_is_run_instead(line: str, folder: Path) -> str | None:
-    """What stands for a line that is not run: the line itself if it is about active runs, and the
-    plan of what it would run if the file is here. None: nothing does.
+def run_emulated(block: Block, replacements: Replacements, folder: Path) -> None:
+    """Runs a block in a folder of its own, with emulated sweeps as its files. A simulation that it
+    does not make itself is made before the command that asks for it.
     """
-    argv = of_this_program(shlex.split(line, comments=True))
-    if not argv:
-        return None
-    command, *options = argv
-    if command in OF_ACTIVE_RUNS:
-        return shlex.join(["orchestrator", *argv])
-    if command != "run" or not (folder / options[0]).exists():
-        return None
-    planned = ["orchestrator", "plan", options[0]]
-    for option in OF_SHORTLISTS:
-        if option in options:
-            planned += [option, options[options.index(option) + 1]]
-    return shlex.join(planned)
+    for line in lines(block, replacements):
+        words = shlex.split(line, comments=True)
+        written = words[words.index("--output") + 1] if "--output" in words else None
+        files = [word for word in words if word.endswith(".yaml") and word != written]
+        for file in files:
+            put_emulated_sweep(folder / file)
+        if "--simulated" in words:
+            uri = words[words.index("--simulated") + 1]
+            if not (folder / uri).exists():
+                run_line(f"orchestrator simulate {files[0]} --results {uri}", folder)
+        run_line(line, folder)
 
 
 def replaced(text: str, replacements: Replacements) -> str:
@@ -387,15 +425,6 @@ def test_a_figure_that_a_command_did_not_print_is_found() -> None:
     lines_of_groups = [f"{group} 1 2.0% 3.0% 4 5" for group in GROUPS.values()]
     with pytest.raises(AssertionError, match="H100, H200, vLLM"):
         compare_figures(MEASUREMENTS, "\n".join(lines_of_groups))
-
-
-def test_a_run_is_planned_with_its_shortlist_where_it_cannot_be_run() -> None:
-    submitted = (
-        f"ray job submit -- python -m orchestrator run {SIMULATED} --results r --shortlist 3"
-    )
-    assert what_is_run_instead(submitted, ROOT) == f"orchestrator plan {SIMULATED} --shortlist 3"
-    assert what_is_run_instead("orchestrator stop r", ROOT) == "orchestrator stop r"
-    assert what_is_run_instead("orchestrator run yours.yaml --results r", ROOT) is None
 
 
 def test_a_line_that_was_not_printed_is_found() -> None:
