@@ -2,6 +2,7 @@
 
 ``<!-- not run: REASON -->`` leaves commands out that need a cluster or hours; of these, ``status``,
 ``stop`` and ``watch`` are run.
+``<!-- run by: TEST, REASON -->`` leaves it to another test file, which reads it by ``blocks_run_by``.
 ``<!-- emulated: REASON -->`` runs the commands with small sweeps of emulators as their files.
 ``<!-- server: FOR WHOM -->`` starts a server that serves until the page is read.
 ``<!-- file: NAME -->`` says under which name a reader is to save a block, and ``<!-- printed -->``
@@ -20,7 +21,7 @@ from pathlib import Path
 from tests.unit.documentation.pages import ROOT
 
 BLOCK = re.compile(
-    r"^(?:(?P<indent> *)<!-- (?P<mark>not run|emulated|server|file|printed)(?:: (?P<value>.+?))? -->\n)?"
+    r"^(?:(?P<indent> *)<!-- (?P<mark>not run|run by|emulated|server|file|printed)(?:: (?P<value>.+?))? -->\n)?"
     r"(?P<margin> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=margin)```$",
     re.DOTALL | re.MULTILINE,
 )
@@ -28,13 +29,14 @@ BLOCK = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced block. ``line``: of its first line in the page."""
+    """A fenced block. ``line``: of its first line in the page; ``run_by``: a test file's path."""
 
     page: Path
     line: int
     language: str
     text: str
     not_run: str | None
+    run_by: str | None
     file_name: str | None
     is_printed: bool
     is_server: bool
@@ -48,17 +50,27 @@ def blocks(page: Path) -> Iterator[Block]:
     """The blocks of a page, in order."""
     text = page.read_text(encoding="utf-8")
     for match in BLOCK.finditer(text):
+        run_by = match["value"].partition(",")[0] if match["mark"] == "run by" else None
         yield Block(
             page=page,
             line=text.count("\n", 0, match.start("text")) + 1,
             language=match["language"],
             text=textwrap.dedent(match["text"]),
             not_run=match["value"] if match["mark"] == "not run" else None,
+            run_by=run_by,
             file_name=match["value"] if match["mark"] == "file" else None,
             is_printed=match["mark"] == "printed",
             is_server=match["mark"] == "server",
             is_emulated=match["mark"] == "emulated",
         )
+
+
+def blocks_run_by(test: str, page: str) -> list[Block]:
+    """The blocks that a page leaves to a test file. ``test``: its ``__file__``; ``page``: its path in
+    the repository.
+    """
+    path = str(Path(test).relative_to(ROOT))
+    return [block for block in blocks(ROOT / page) if block.run_by == path]
 
 
 def command_lines(block: Block) -> Iterator[list[str]]:

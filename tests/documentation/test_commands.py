@@ -47,8 +47,9 @@ OF_ACTIVE_RUNS = {"status", "stop", "watch"}
 # The pages of the first hour are read one after the other; others stand alone.
 FIRST_HOUR = [ROOT / "docs" / "start" / f"{name}.md" for name in ("server", "sweep", "answer")]
 SERVERS = {block.page: block for block in SHELL if block.is_server}
-RUN = [block for block in SHELL if block.not_run is None and not block.is_server]
-PARSED = [block for block in SHELL if block.not_run is not None]
+ELSEWHERE = [block for block in SHELL if block.run_by is not None]
+PARSED = [block for block in SHELL if block.not_run is not None or block.run_by is not None]
+RUN = [block for block in SHELL if not block.is_server and block not in PARSED]
 WITH_COMMANDS = sorted({block.page for block in (*RUN, *PARSED)})
 READ_TOGETHER = [FIRST_HOUR, *([page] for page in WITH_COMMANDS if page not in FIRST_HOUR)]
 LANGUAGES = {"sh", "text", "yaml", "toml", "csv", "json", "python", "py", "sql"}
@@ -369,8 +370,13 @@ def test_an_option_that_does_not_exist_is_found() -> None:
         parse(["run", "sweep.yaml"])
 
 
+@pytest.mark.parametrize("block", ELSEWHERE, ids=str)
+def test_the_test_that_a_block_is_left_to_reads_its_page(block: Block) -> None:
+    assert f'"{page_id(block.page)}"' in (ROOT / str(block.run_by)).read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("block", PARSED, ids=str)
-def test_a_test_that_runs_something_instead_exists(block: Block) -> None:
+def test_a_test_that_a_reason_names_exists(block: Block) -> None:
     for path in re.findall(r"tests/[\w/]+\.py", block.not_run or ""):
         assert (ROOT / path).is_file(), path
 
