@@ -86,13 +86,24 @@ PATH = os.environ.get("PATH", os.defpath)
 FIND_LINKS = "PIP_FIND_LINKS"  # pip's variable: where packages lie besides the index
 PIP_QUIET = ("--disable-pip-version-check", "--no-input")
 
-# What is timed is compiled with -O3 (ggml, llama, the server), or what OPTIMIZE says: tests ask for
-# answers, not for speed. The rest is half of the time that the compiler takes.
+# Half of the time that the compiler takes goes to files that only pass requests on or read pictures.
+# They are compiled many at once, but for those that may not share a file, and not at the level of
+# what is timed (ggml, llama).
 LLAMA_CPP_FASTER = """
-cmake_language(DEFER CALL target_compile_options llama-common PRIVATE -O1)
-cmake_language(DEFER CALL target_compile_options cpp-httplib PRIVATE -O1)
-cmake_language(DEFER CALL target_compile_options mtmd PRIVATE -O0)
+cmake_language(DEFER CALL set_target_properties
+  mtmd llama-common server-context llama-server-impl PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
+cmake_language(DEFER CALL set_source_files_properties
+  tools/mtmd/mtmd-helper.cpp tools/mtmd/mtmd-helper-gen.cpp
+  TARGET_DIRECTORY mtmd PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+cmake_language(DEFER CALL set_source_files_properties
+  common/json.cpp TARGET_DIRECTORY llama-common PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 """
+OPTIMIZED = "3"
+LLAMA_CPP_LEVELS = {"llama-common": 1, "cpp-httplib": 1, "mtmd": 0}  # the compiler's, by target
+# Where OPTIMIZE names another level than OPTIMIZED, answers are wanted and not speed.
+LLAMA_CPP_LEVELS_FOR_ANSWERS = dict.fromkeys(
+    ("llama-common", "cpp-httplib", "mtmd", "server-context", "llama-server-impl"), 0
+)
 # Its kernels for AMX (Sapphire Rapids and later) end llama-server with a general protection fault
 # when it reads a quantized model, at the very commit that is built here. Without this macro they are
 # left out, and AVX512 is used; no other processor and no other compiler sees a difference.
@@ -417,8 +428,9 @@ def steps_llama_cpp(home: Path) -> None:
         pip(home, "installing cmake", "cmake")
     source, out = llama_cpp_source(home), home / "build" / "out"
     changes = home / "build" / "changes.cmake"
-    changes.write_text(LLAMA_CPP_FASTER + LLAMA_CPP_WITHOUT_AMX)
-    level = os.environ.get("OPTIMIZE", "3")
+    level = os.environ.get("OPTIMIZE", OPTIMIZED)
+    levels = LLAMA_CPP_LEVELS if level == OPTIMIZED else LLAMA_CPP_LEVELS_FOR_ANSWERS
+    changes.write_text(LLAMA_CPP_FASTER + LLAMA_CPP_WITHOUT_AMX + compiled_at(levels))
     options = LLAMA_CPP_OPTIONS | {
         "CMAKE_PROJECT_llama.cpp_INCLUDE": str(changes),
         "CMAKE_C_FLAGS_RELEASE": f"-O{level} -DNDEBUG",
@@ -435,6 +447,14 @@ def steps_llama_cpp(home: Path) -> None:
     for name in LLAMA_CPP_PROGRAMS:
         shutil.copy2(out / "bin" / name, home / "bin" / name)
     shutil.rmtree(home / "build")
+
+
+def compiled_at(levels: dict[str, int]) -> str:
+    """Lines for CMake that compile targets at levels of their own. ``levels``: by target."""
+    return "".join(
+        f"cmake_language(DEFER CALL target_compile_options {target} PRIVATE -O{level})\n"
+        for target, level in levels.items()
+    )
 
 
 def llama_cpp_source(home: Path) -> Path:
