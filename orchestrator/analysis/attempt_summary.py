@@ -25,7 +25,7 @@ from orchestrator.analysis.metrics import (
     observe_arrays,
     part_figures,
 )
-from orchestrator.analysis.requests import RequestArrays, request_arrays
+from orchestrator.analysis.requests import RequestArrays, WindowNs, request_arrays
 from orchestrator.analysis.slo import LimitColumns
 from orchestrator.analysis.throughput import Batches
 from orchestrator.base.errors import DamagedError, ResultsError
@@ -86,23 +86,10 @@ class CommittedAttempt:
         began_ns = self.point.started_unix_ns
         return TimeWindow((began_ns + start_ns) / 1e9, (began_ns + end_ns) / 1e9)
 
-    def observed(self) -> AttemptObserved:
-        """Returns what the figures of the attempt are computed from.
-
-        Raises ValueError where rows of several attempts are mixed.
-        """
-        parts = ObservedParts(self.point.window_ns)
-
-        def blocks() -> Iterator[RequestArrays]:
-            for columns in request_arrays(self.requests, self.token_events):
-                parts.add(columns)
-                yield columns
-
-        whole = observe_arrays(blocks(), self.point.window_ns)
-        return AttemptObserved(whole, parts.by_part)
-
     def data(self) -> AttemptData:
-        """Returns the summary of the attempt. Raises ValueError as ``observed`` does."""
+        """Returns the summary of the attempt. Raises ValueError where rows of several
+        attempts are mixed.
+        """
         limit_columns = LimitColumns(self.point.window_ns)
         parts_of_mix = ObservedParts(self.point.window_ns)
 
@@ -151,6 +138,23 @@ class CommittedAttempt:
         if self.deployment is not None and self.deployment.accelerator != CPU:
             devices = self.deployment.devices
         return device_side(self.telemetry, self.window, devices)
+
+
+def observe_attempt(
+    requests: Rows, token_events: Rows | None, window_ns: WindowNs
+) -> AttemptObserved:
+    """What the figures of an attempt are computed from. ``token_events``: None: not stored, or not
+    for the whole attempt. Raises ValueError where rows of several attempts are mixed.
+    """
+    parts = ObservedParts(window_ns)
+
+    def blocks() -> Iterator[RequestArrays]:
+        for columns in request_arrays(requests, token_events):
+            parts.add(columns)
+            yield columns
+
+    whole = observe_arrays(blocks(), window_ns)
+    return AttemptObserved(whole, parts.by_part)
 
 
 def read_attempt(store: Store, manifest: Manifest) -> CommittedAttempt | None:
@@ -275,20 +279,23 @@ def pool_key(attempt_ids: Iterable[str]) -> str:
     return "+".join(sorted(attempt_ids))
 
 
-def pooled(store: Store, groups: Iterable[Sequence[AttemptIds]]) -> Iterator[pa.Table]:
-    """Yields the pooled figures of groups of attempts, as columns ``attempt_ids``, ``figures`` and
-    ``part_figures``.
+def pooled(store: Store, groups: Iterable[Sequence[PointHead]]) -> Iterator[pa.Table]:
+    """Yields the pooled figures of groups of attempts, each given by its row of ``points``, as
+    columns ``attempt_ids``, ``figures`` and ``part_figures``. Of an attempt its requests alone are
+    read.
 
     Raises DamagedError where attempts cannot be read. The store leaves these attempts out from then
     on, so a second call succeeds.
     """
 
-    def pooled_figures(group: Sequence[AttemptIds]) -> PooledFigures | None:
-        observed = []
-        for ids in group:
-            attempt = _undamaged(store, ids)
-            if attempt is not None:
-                observed.append(attempt.observed())
+    def pooled_figures(group: Sequence[PointHead]) -> PooledFigures | None:
+        observed: list[AttemptObserved] = []
+        for point in group:
+            requests = _undamaged_requests(store, point)
+            if requests is not None:
+                observed.append(
+                    observe_attempt(requests.rows, requests.token_events, point.window_ns)
+                )
         if len(observed) < len(group):
             return None
         by_part = values_by_key(
@@ -300,15 +307,15 @@ def pooled(store: Store, groups: Iterable[Sequence[AttemptIds]]) -> Iterator[pa.
             name: replace(merge(by_part[name]), window_s=whole.window_s) for name in sorted(by_part)
         }
         return PooledFigures(
-            attempt_ids=pool_key(attempt_id for _, attempt_id in group),
+            attempt_ids=pool_key(point.attempt_id for point in group),
             metrics_version=METRICS_VERSION,
             figures=figures(whole),
             part_figures=part_figures(merged),
         )
 
-    keys: dict[Key, Sequence[AttemptIds]] = {}
+    keys: dict[Key, Sequence[PointHead]] = {}
     for group in groups:
-        keys[(pool_key(attempt_id for _, attempt_id in group),)] = group
+        keys[(pool_key(point.attempt_id for point in group),)] = group
     columns = ["attempt_ids", "figures", "part_figures"]
     groups_read = 0
     for rows in _stored_or_computed(store.pooled, keys, columns, PooledFigures, pooled_figures):
@@ -317,6 +324,33 @@ def pooled(store: Store, groups: Iterable[Sequence[AttemptIds]]) -> Iterator[pa.
     unread = len(keys) - groups_read
     if unread:
         raise DamagedError(f"repeats of {counted(unread, 'point')} cannot be read")
+
+
+@dataclass(frozen=True, slots=True)
+class _AttemptRequests:
+    """The requests of an attempt. ``token_events``: None: not stored, or not for all of them."""
+
+    rows: Rows
+    token_events: Rows | None
+
+
+def _undamaged_requests(store: Store, point: PointHead) -> _AttemptRequests | None:
+    """Reads the requests of an attempt; None where that fails, and the store leaves the attempt out
+    from then on.
+    """
+    ids = (point.measurement_id, point.attempt_id)
+    manifest = store.manifest(*ids)
+    if manifest is None:
+        store.leave_out(ids, "its commit is gone")
+        return None
+    try:
+        requests = store.lazy_rows("requests", manifest)
+        token_events = store.lazy_rows("token_events", manifest)
+    except DamagedError as error:
+        store.leave_out(ids, str(error))
+        return None
+    has_all = _has_all_token_events(manifest, requests, token_events)
+    return _AttemptRequests(requests, token_events if has_all else None)
 
 
 def _undamaged(store: Store, ids: AttemptIds) -> CommittedAttempt | None:

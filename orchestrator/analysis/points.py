@@ -887,13 +887,10 @@ def _pooled_figures(store: Store, groups: Sequence[Sequence[Repeat]]) -> list[_P
 
 def _pools(store: Store, groups: Sequence[Sequence[Repeat]]) -> list[_PooledFigures]:
     """The pooled figures of each of these groups of several repeats."""
-    ids_of_groups = [
-        [(repeat.head.measurement_id, repeat.head.attempt_id) for repeat in group]
-        for group in groups
-    ]
+    heads = [[repeat.head for repeat in group] for group in groups]
     empty = arrow_schema(PooledFigures).empty_table()
     empty = empty.select(["attempt_ids", "figures", "part_figures"])
-    rows = pa.concat_tables([empty, *pooled(store, ids_of_groups)], promote_options="permissive")
+    rows = pa.concat_tables([empty, *pooled(store, heads)], promote_options="permissive")
     row_of_key = {key: row for row, key in enumerate(rows["attempt_ids"].to_pylist())}
     row_of_group: list[int] = []
     for group in groups:
