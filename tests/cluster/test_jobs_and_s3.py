@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from scripts.ray_on_this_machine import RayOnThisMachine
-from tests.documentation.blocks import blocks, command_lines
+from tests.documentation.blocks import blocks, blocks_run_by, command_lines
 from tests.harness import (
     MEASURED_ONCE,
     MODEL,
@@ -41,6 +41,7 @@ deployments: {{engine: emulator, vary: [{{grid: {{tensor_parallel_size: [1, 2]}}
 workloads: [{{name: short, input_tokens: 16, output_tokens: 8}}]
 load: {{levels: {{concurrency: [2]}}, duration: 1s, warmup: 0s}}
 """
+README = "README.md"
 ONE_DEPLOYMENT = EXPERIMENT.replace("[1, 2]", "[1]")
 
 
@@ -228,14 +229,20 @@ def _answers(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_results_go_to_an_object_store_and_come_back(
+def test_the_run_of_the_first_page_finds_the_cluster_and_its_results_come_back_from_a_bucket(
     cluster: RayOnThisMachine, s3: str, tmp_path: Path
 ) -> None:
-    experiment = write_experiment(tmp_path, EXPERIMENT)
-    run = ("run", str(experiment), "--results", s3, "--address", cluster.address)
-    done = orchestrator(*run)
+    in_readme = [
+        words for block in blocks_run_by(__file__, README) for words in command_lines(block)
+    ]
+    (words,) = [words for words in in_readme if words[:2] == ["orchestrator", "run"]]
+    _, run, file, results, folder = words
+    assert (results, folder) == ("--results", "results/")
+    experiment = write_experiment(tmp_path, EXPERIMENT, name=Path(file).name)
+    argv = (run, str(experiment), results, s3)
+    done = orchestrator(*argv, RAY_ADDRESS=cluster.address)
     assert done.returncode == 0, done.stderr
-    again = orchestrator(*run)
+    again = orchestrator(*argv, RAY_ADDRESS=cluster.address)
     assert "2 already done" in again.stderr, again.stderr
     table = json.loads(orchestrator("results", s3, "--format", "json").stdout)
     assert [point["status"] for point in table] == ["ok", "ok"]
@@ -266,11 +273,18 @@ def as_documented(page: str, command: str, bucket: str, s3: str, folder: Path) -
     return argv
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/guides/spot.md"])
+@pytest.mark.parametrize(
+    ("page", "bucket"),
+    [
+        (README, "s3://bucket/sweeps"),
+        ("docs/guides/spot.md", "s3://bucket/sweeps"),
+        ("docs/guides/kubernetes.md", "s3://BUCKET/sweeps"),
+    ],
+)
 def test_the_job_of_a_page_runs_a_sweep_from_the_uploaded_folder_and_stores_into_the_bucket(
-    page: str, cluster: RayOnThisMachine, s3: str, tmp_path: Path
+    page: str, bucket: str, cluster: RayOnThisMachine, s3: str, tmp_path: Path
 ) -> None:
-    argv = as_documented(page, "run", "s3://bucket/sweeps", s3, tmp_path)
+    argv = as_documented(page, "run", bucket, s3, tmp_path)
     job(cluster, tmp_path, "submit", *argv)
     name = Path(page).stem.lower()
     shown = orchestrator("results", s3, "--experiment", name, "--format", "json")

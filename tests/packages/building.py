@@ -2,17 +2,17 @@
 
 Nothing is downloaded. An environment is a new virtual environment into which the files of every
 distribution are linked that the wheel's metadata asks for, directly or through others, in the
-versions of requirements.lock; then the wheel is installed there by pip. So an import of something
-that nobody declared fails there. That the index's newest versions work is not shown.
+versions of requirements.lock; then pip installs the program there as a reader does. So an import of
+something that nobody declared fails there. That the index's newest versions work is not shown.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
-import venv
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import Distribution, distribution
@@ -21,6 +21,11 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 NAME = "llm-serving-orchestrator"
+# The pip of an environment that has none: that of the tests. What builds a wheel lies apart from it.
+PIP = """#!/bin/sh
+export PYTHONPATH={tools}
+exec {python} -m pip --python {environment} "$@" --no-index --no-build-isolation --quiet
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +91,34 @@ def _own_variables() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 
 
-def environment_for(wheel: Path, folder: Path) -> Environment:
-    """A new environment with what the wheel asks for without extras, and with the wheel."""
-    venv.create(folder, symlinks=True)
-    environment = Environment(folder)
+def environment_made_by(commands: list[list[str]], tree: Path, wheel: Path) -> Environment:
+    """A new environment in a source tree, made by the commands of a page, with what the tree's wheel
+    asks for without extras. ``commands``: the words of those that make it, install and activate it.
+    """
+    make, install, activate = commands
+    assert make[:3] == ["python3", "-m", "venv"]
+    _run([sys.executable, *make[1:], "--without-pip"], tree)
+    environment = Environment(tree / make[3])
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    site_packages = folder / "lib" / version / "site-packages"
-    link_needed(requirements_of(wheel), site_packages)
-    installed = environment.pip("install", "--no-index", "--no-deps", "--quiet", str(wheel))
-    assert installed.returncode == 0, installed.stderr
+    link_needed(requirements_of(wheel), environment.folder / "lib" / version / "site-packages")
+    tools = tree / "tools"
+    link_needed([Requirement("hatchling")], tools)
+    pip = environment.folder / "bin" / "pip"
+    pip.write_text(PIP.format(tools=tools, python=sys.executable, environment=environment.folder))
+    pip.chmod(0o755)
+    _run(install, tree)
+    found = _run(["bash", "-c", f"{shlex.join(activate)} && command -v orchestrator"], tree)
+    assert found == f"{environment.folder}/bin/orchestrator\n"
     return environment
+
+
+def _run(command: list[str], folder: Path) -> str:
+    """What a command prints, which must succeed."""
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=120, env=_own_variables()
+    )
+    assert done.returncode == 0, f"{shlex.join(command)}: {done.stdout}{done.stderr}"
+    return done.stdout
 
 
 def link_needed(requirements: list[Requirement], folder: Path) -> None:

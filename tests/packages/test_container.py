@@ -25,6 +25,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import __version__
+from tests.documentation.blocks import blocks_run_by, command_lines
 from tests.harness import ROOT
 from tests.integration.containers import FOLDERS
 from tests.packages.building import build, link_needed, requirements_of
@@ -32,13 +33,16 @@ from tests.packages.test_packages import EXPERIMENT
 
 pytestmark = pytest.mark.timeout(300)
 CONTAINERFILE = ROOT / "Containerfile"
+PAGE = "docs/start/install.md"
+IMAGE = "orchestrator"  # on the page
 NEEDED = "/needed"  # in the container: what the wheel asks for
 LIMITS = ("--ulimit=nofile=16000:16000", "--ulimit=nproc=16000:16000")
 
 
-def podman(*argv: str) -> str:
-    """What one command of podman prints."""
-    done = subprocess.run(["podman", *argv], capture_output=True, text=True, timeout=240)
+def podman(*argv: str, folder: Path | None = None) -> str:
+    """What one command of podman prints, by default in the current folder."""
+    command = ["podman", *argv]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, (
         f"podman {' '.join(argv)}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
     )
@@ -53,10 +57,21 @@ class Image:
     mounts: tuple[str, ...]
 
     def run(self, *argv: str, work: Path) -> subprocess.CompletedProcess[str]:
-        """Runs the program in a container, with ``work`` as its folder."""
-        command = ["podman", *_runtime(), "run", "--rm", "--network=none", *LIMITS, *self.mounts]
-        command += [f"--volume={work}:/work", self.name, *argv]
-        return subprocess.run(command, capture_output=True, text=True, timeout=240)
+        """Runs the program in a container as the page does, with ``work`` as the current folder."""
+        options = on_page("run")
+        options = options[: options.index(IMAGE)]
+        command = ["podman", *_runtime(), "run", "--network=none", *LIMITS, *self.mounts]
+        command += [option.replace("$PWD", str(work)) for option in options]
+        return subprocess.run(
+            [*command, self.name, *argv], capture_output=True, text=True, timeout=240
+        )
+
+
+def on_page(command: str) -> list[str]:
+    """The words that the page has after ``podman`` and this command of it."""
+    (block,) = blocks_run_by(__file__, PAGE)
+    (words,) = [words for words in command_lines(block) if words[:2] == ["podman", command]]
+    return words[2:]
 
 
 def _runtime() -> list[str]:
@@ -105,6 +120,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
             podman(*_runtime(), "run", "--rm", *LIMITS, *mounts, stand_in, "/bin/true")
         except AssertionError as error:
             pytest.skip(f"NOT RUN: podman starts no container here: {error}")
+        shutil.copy(CONTAINERFILE, context)
         podman(
             *(
                 *_runtime(),
@@ -115,7 +131,11 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
                 *LIMITS,
                 *mounts,
             ),
-            *(f"--from={stand_in}", f"--file={CONTAINERFILE}", f"--tag={name}", str(context)),
+            *(
+                f"--from={stand_in}",
+                *(name if word == IMAGE else word for word in on_page("build")),
+            ),
+            folder=context,
         )
         yield Image(name, tuple(mounts))
 
@@ -123,8 +143,12 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
 def test_the_container_file_builds_and_the_program_runs(image: Image, tmp_path: Path) -> None:
     version = image.run("--version", work=tmp_path)
     assert version.stdout == f"orchestrator, version {__version__}\n", version.stderr
-    (tmp_path / "small.yaml").write_text(EXPERIMENT)
-    simulated = image.run("simulate", "small.yaml", "--results", "simulated", work=tmp_path)
+    words = on_page("run")
+    argv = words[words.index(IMAGE) + 1 :]
+    file = tmp_path / argv[1]
+    file.parent.mkdir()
+    file.write_text(EXPERIMENT)
+    simulated = image.run(*argv, work=tmp_path)
     assert simulated.returncode == 0, simulated.stderr
     assert (tmp_path / "simulated" / "small" / "report.html").stat().st_size > 10_000
 

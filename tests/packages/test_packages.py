@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from orchestrator import __version__
+from tests.documentation.blocks import blocks_run_by, command_lines
 from tests.harness import ROOT, free_port, wait_for
 from tests.packages.building import (
     Environment,
     Packages,
     build,
-    environment_for,
+    environment_made_by,
     source_tree,
 )
 
@@ -41,7 +42,10 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Packages:
 
 @pytest.fixture(scope="module")
 def installed(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    return environment_for(packages.wheel, tmp_path_factory.mktemp("environment") / "venv")
+    """The environment that the page on installing makes in the sources of a release."""
+    tree = source_tree(packages.sdist, tmp_path_factory.mktemp("environment"))
+    (block,) = blocks_run_by(__file__, "docs/start/install.md")
+    return environment_made_by(list(command_lines(block)), tree, packages.wheel)
 
 
 @contextmanager
