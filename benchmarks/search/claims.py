@@ -224,7 +224,7 @@ def at_most_15_probes(server: Server, rng: np.random.Generator, spent: Spent) ->
 RULES: dict[str, Rule] = {
     "this program, to the end": to_the_end,
     "this program, to the precision of a file": to_the_precision_of_a_file,
-    **{f"this program, {minutes} minutes": within(minutes) for minutes in (10, 20, 30, 60)},
+    **{f"this program, {minutes} minutes": within(minutes) for minutes in (10, 20, 30, 60, 120)},
     "this program, first guess off by sigma 0.4": first_guess_off,
     "bisection, 100 requests": bisection_by_probes_of(100),
     "bisection, 1,000 requests": bisection_by_probes_of(1000),
