@@ -5,6 +5,7 @@ in place of GPUs.
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.documentation.blocks import blocks_run_by
 from tests.harness import (
     MODEL,
     ROOT,
@@ -29,6 +31,7 @@ from tests.harness import (
     wait_for,
     write_experiment,
 )
+from tests.in_this_process import run_here
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol")
 MISSING = [
@@ -105,6 +108,12 @@ class Slurm:
             timeout=60,
             check=False,
         )
+
+    def shell(self, line: str) -> str:
+        """What a line of a shell prints, which must succeed."""
+        completed = self.ask("bash", "-c", line)
+        assert completed.returncode == 0, f"{line}: {completed.stdout}{completed.stderr}"
+        return completed.stdout
 
     def state(self, job: str) -> str:
         """The state of a job; all that ``scontrol`` prints if it names none."""
@@ -200,10 +209,21 @@ def slurm() -> Iterator[Slurm]:
                     daemon.wait()
 
 
+def sweep(duration: str, levels: list[int]) -> str:
+    return SWEEP.replace("DURATION", duration).replace("LEVELS", str(levels))
+
+
+def program(line: str) -> str:
+    """What a line of the page prints that is a command of this program, which must succeed."""
+    _, *argv = shlex.split(line, comments=True)
+    done = run_here(*argv)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def submit(slurm: Slurm, duration: str, levels: list[int], results: Path) -> str:
     """The id of a new job that runs the sweep."""
-    text = SWEEP.replace("DURATION", duration).replace("LEVELS", str(levels))
-    experiment = write_experiment(slurm.folder, text)
+    experiment = write_experiment(slurm.folder, sweep(duration, levels))
     completed = slurm.ask("sbatch", "--parsable", str(SBATCH), str(experiment), str(results))
     assert completed.returncode == 0, completed.stderr
     return completed.stdout.strip()
@@ -230,11 +250,21 @@ def test_slurm_takes_the_file_and_refuses_broken_ones(slurm: Slurm) -> None:
     assert not accepts(str(broken))
 
 
-def test_a_job_over_two_slurm_nodes_measures_a_sweep(slurm: Slurm) -> None:
+def test_the_job_of_the_page_measures_over_two_nodes_until_it_is_stopped(slurm: Slurm) -> None:
     results = slurm.folder / "results"
-    job = submit(slurm, "1s", [2], results)
-    slurm.wait(job, "COMPLETED", 240)
-    assert len(set(measured(results))) == 2
+    text = sweep("1s", list(range(2, 60))).replace("{tensor_parallel_size: 1}, ", "")
+    write_experiment(slurm.folder, text, name="sweep.yaml")
+    (slurm.folder / "clusters").symlink_to(SBATCH.parent)
+    (block,) = blocks_run_by(__file__, "docs/guides/slurm.md")
+    here = block.text.replace("/shared/orchestrator/bin/python", sys.executable)
+    lines = here.replace("/shared/sweeps", str(results)).splitlines()
+    submit_line, queue_line, status_line, _, stop_line = lines
+    job = slurm.shell(submit_line).removeprefix("Submitted batch job ").strip()
+    wait_for(lambda: measured(results), 240, "a point over both nodes is measured")
+    assert job in slurm.shell(queue_line)
+    assert "running" in program(status_line)
+    program(stop_line)
+    slurm.wait(job, "FAILED", 60)  # it is not queued again
     assert_rows_equal_schedule(results)
 
 
