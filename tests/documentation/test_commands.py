@@ -42,8 +42,9 @@ from tests.unit.documentation.pages import ROOT
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 SHELL = [block for block in BLOCKS if block.language == "sh"]
-# commands that are run where the rest of their block is not: they need no active run
+# commands that are run where the rest of their block is not: they need no active run, or are quick
 OF_ACTIVE_RUNS = {"status", "stop", "watch"}
+QUICK = (["make", "clean"],)
 # The pages of the first hour are read one after the other; others stand alone.
 FIRST_HOUR = [ROOT / "docs" / "start" / f"{name}.md" for name in ("server", "sweep", "answer")]
 SERVERS = {block.page: block for block in SHELL if block.is_server}
@@ -216,7 +217,7 @@ def in_a_shell(line: str, folder: Path) -> tuple[int, str]:
 def test_the_commands_of_a_page_run(
     pages: list[Path], simulation: Simulation, server: str, tmp_path: Path
 ) -> None:
-    for name in ("benchmarks", "clusters", "experiments", "pyproject.toml"):
+    for name in ("Makefile", "benchmarks", "clusters", "experiments", "pyproject.toml"):
         (tmp_path / name).symlink_to(ROOT / name)
     replacements: dict[str, str] = {}
     for page in pages:
@@ -252,10 +253,16 @@ def run_pages(
                     output += simulation.output if is_made else run_line(line, folder)
             elif block in PARSED:
                 for line in lines_of(replaced(block.text, replacements)):
-                    argv = of_this_program(shlex.split(line, comments=True))
-                    if argv and argv[0] in OF_ACTIVE_RUNS:
+                    if is_run_all_the_same(line):
                         run_line(line, folder)
         compare_figures(page_id(page), output)
+
+
+def is_run_all_the_same(line: str) -> bool:
+    """Whether a line is run of a block that is not run here."""
+    words = shlex.split(line, comments=True)
+    argv = of_this_program(words)
+    return words in QUICK or (bool(argv) and argv[0] in OF_ACTIVE_RUNS)
 
 
 def run_emulated(block: Block, replacements: Replacements, folder: Path) -> None:
@@ -312,13 +319,24 @@ def test_commands_that_are_not_run_have_options_and_files_that_exist(block: Bloc
         if words[0] == "make":
             subprocess.run([*words, "--dry-run"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
         if words[0] == "python" and words[1].startswith("benchmarks/"):
-            has_options(words[1], words[2:])
+            takes_options(words[1:])
+        if words[:2] == ["pip", "download"]:
+            (locked,) = [word for word in words if "==" in word]
+            assert f"\n{locked} " in (ROOT / "requirements.lock").read_text()
         if "--target" in words:
             stage = words[words.index("--target") + 1]
             assert f"AS {stage}\n" in (ROOT / words[words.index("-f") + 1]).read_text()
         for word in words:
             if word.startswith(FOLDERS_OF_FILES):
                 assert (ROOT / word).exists(), word
+
+
+def takes_options(command: list[str]) -> None:
+    """Lets a script parse options, after which it prints its help. Fails where it refuses them."""
+    done = subprocess.run(
+        [sys.executable, *command, "--help"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def of_this_program(words: list[str]) -> list[str]:
