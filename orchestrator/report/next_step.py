@@ -100,7 +100,7 @@ def next_steps(
                 continue  # `run` chooses a shortlist by the plan's questions alone
             doubts += comparison.doubts
         if is_simulated:
-            measuring = _measure_shortlist(experiment, experiment.plan, doubts)
+            measuring = _measure_shortlist(experiment, experiment.plan, doubts, ranked)
             if measuring is not None:
                 yield measuring
             continue
@@ -196,7 +196,7 @@ def _results_beside(simulated_uri: str) -> str:
 
 
 def _measure_shortlist(
-    experiment: StoredExperiment, plan: Plan, doubts: Iterable[Doubt]
+    experiment: StoredExperiment, plan: Plan, doubts: Iterable[Doubt], ranked: Answers
 ) -> NextStep | None:
     """What ``simulate`` ends with: the deployments that may be the best are measured. Which these
     are is decided by ``run``, so the step costs at most what the dearest of them do.
@@ -204,12 +204,27 @@ def _measure_shortlist(
     remedies = {doubt.remedy for doubt in doubts}
     if Remedy.MEASURE not in remedies or not remedies.isdisjoint(_BY_RUNNING):
         return None
-    run = shortlist_run(experiment, answers(ranking_limits(None, [experiment])).comparisons)
+    run = shortlist_run(experiment, _of_its_file(experiment, plan, ranked))
     if run is None:
         return None
     measuring = [_whole(plan, deployment) for deployment in plan.runnable()]
     measuring.sort(key=lambda part: part.seconds * part.deployment.devices, reverse=True)
     return _step(run.command, None, measuring[: run.deployments])
+
+
+def _of_its_file(experiment: StoredExperiment, plan: Plan, ranked: Answers) -> Sequence[Comparison]:
+    """The rankings of an experiment under all limits of its file: those that are there, if they are
+    under all of them; they take seconds to compute.
+    """
+    there = [
+        comparison
+        for comparison in ranked.comparisons
+        if comparison.experiment == experiment.name and experiment.is_of_plan(comparison)
+    ]
+    limits_there = {comparison.slo.name for comparison in there}
+    if there and limits_there == {slo.name for slo in plan.slos}:
+        return there
+    return answers(ranking_limits(None, [experiment])).comparisons
 
 
 def _search_on(

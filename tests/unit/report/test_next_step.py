@@ -18,6 +18,7 @@ from orchestrator.cli.run import run as run_command
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Plan
+from orchestrator.report import next_step
 from orchestrator.report.answer_table import next_commands
 from orchestrator.report.next_step import NextStep, next_step_text, next_steps
 from orchestrator.report.selection import answers, ranking_limits
@@ -107,6 +108,30 @@ def test_a_simulation_ends_with_the_command_that_measures_its_shortlist(store: S
     assert context.params["shortlist_size"] == 2
     assert context.params["simulated"] == store.uri
     assert "of 2 deployments" in lines[place + 1]
+
+
+def test_the_rankings_of_a_simulation_are_computed_again_only_under_other_limits(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = planned(max_num_seqs=[8, 16, 32])
+    commit_shortlist_of_two(store, plan)
+    experiment = StoredExperiment(store)
+    ranked = answers(ranking_limits(None, [experiment]))
+    of_file = list(next_steps(ranked, no_options))
+    assert of_file
+
+    def fail(*_: object) -> None:
+        raise AssertionError("ranked again")
+
+    monkeypatch.setattr(next_step, "answers", fail)
+    assert list(next_steps(ranked, no_options)) == of_file
+    comparisons = [replace(comparison, per="usd") for comparison in ranked.comparisons]
+    with pytest.raises(AssertionError, match="ranked again"):
+        next_step._of_its_file(experiment, plan, replace(ranked, comparisons=tuple(comparisons)))
+
+
+def no_options(_plan: Plan) -> None:
+    """No options of a stored search are known."""
 
 
 def test_a_simulation_of_one_deployment_ends_with_the_command_that_measures_it(
