@@ -39,7 +39,7 @@ from tests.harness import MEASURED_ONCE, environment, free_port, undisturbed, wa
 from tests.in_this_process import Completed, judged_as_if_idle, run_here
 from tests.unit.documentation.pages import ROOT
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 SHELL = [block for block in BLOCKS if block.language == "sh"]
 # commands that are run where the rest of their block is not: they need no active run, or are quick
