@@ -4,9 +4,7 @@ import re
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.analysis.cost import usd_per_million
 from orchestrator.analysis.deployments import compared_model
-from orchestrator.analysis.efficiency import Efficiency
 from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.metrics import FAILING
 from orchestrator.analysis.points import StoredPoint
@@ -18,6 +16,7 @@ from orchestrator.report.capacity_table import capacities_text
 from orchestrator.report.documents.capacity import CapacityDocument
 from orchestrator.report.documents.load_run import LoadRunDocument
 from orchestrator.report.documents.point import PointDocument, SloResult
+from orchestrator.report.efficiency_cells import efficiency_cells
 from orchestrator.report.footnotes import Footnotes, RowNote
 from orchestrator.report.guidance_text import guidance_notes
 from orchestrator.report.origin import (
@@ -343,7 +342,7 @@ def _usual_columns(
     for title, latency in (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms"), ("E2E", "e2e_ms")):
         yield from _latency_columns(points, title, latency)
     yield from _limit_columns(documents)
-    yield from _efficiency_columns(points)
+    yield from efficiency_cells(points)
     agreement = agreement_column(points)
     if agreement is not None:
         yield agreement
@@ -422,26 +421,6 @@ def _limit_columns(documents: Sequence[PointDocument]) -> Iterator[FilledColumn]
         yield FilledColumn(Column(interval_title, name="attainment.lower"), intervals)
         title = name if len(names) > 1 else "SLO"
         yield FilledColumn(Column(title, is_left=True), [met_cell(result) for result in results])
-
-
-def _efficiency_columns(points: Sequence[StoredPoint]) -> Iterator[FilledColumn]:
-    """MBU and MFU, and what output tokens cost; none where they are known of no point."""
-    results = [point.efficiency for point in points]
-    efficiencies = [result if isinstance(result, Efficiency) else None for result in results]
-    if any(efficiencies):
-        mbu = [f"{each.mbu.estimate:.2f}" if each else "-" for each in efficiencies]
-        yield FilledColumn(Column("decode\nMBU", name="decode_mbu"), mbu)
-        mfu = [f"{each.mfu:.3f}" if each else "-" for each in efficiencies]
-        yield FilledColumn(Column("MFU", name="mfu"), mfu)
-    energies = [point.energy for point in points]
-    joules = [energy.j_per_output_token if energy else None for energy in energies]
-    if any(each is not None for each in joules):
-        texts = [figure(each) for each in joules]
-        yield FilledColumn(Column("J/output\ntoken", name="j_per_output_token"), texts)
-    usd = [usd_per_million(point).output for point in points]
-    if any(price is not None for price in usd):
-        texts = [figure(price) for price in usd]
-        yield FilledColumn(Column("USD/M\noutput", name="usd_per_m_output"), texts)
 
 
 def _result_under(document: PointDocument, slo_name: str) -> SloResult | None:

@@ -42,6 +42,15 @@ from tests.unit.report.stores import (
     commit_shortlist_of_two,
     commit_simulation,
 )
+from tests.unit.results.builders import (
+    commit_launch as commit_launch_row,
+)
+from tests.unit.results.builders import (
+    commit_measurement,
+    deployment_row,
+    gpu_readings,
+    request,
+)
 
 SLOS = "interactive: {ttft: 150ms, attainment: 0.9}, tight: {ttft: 1ms, attainment: 0.9}"
 
@@ -208,6 +217,17 @@ def test_a_simulated_winner_says_what_holds_where_the_model_is_too_fast(
     commit_simulation(store)  # its TTFT is 100 ms at 2 in flight, 140 ms at 4, within a factor of 2
     headline = best_of(store, f"ttft<={limit_ms}ms,attainment>=0.9").splitlines()[1]
     assert headline.endswith(text)
+
+
+def test_efficiency_stands_in_the_ranking_where_it_is_known_and_has_room(store: Store) -> None:
+    settings = '{"engine": "vllm", "model": "meta-llama/Llama-3.1-8B-Instruct"}'
+    commit_launch_row(store, "L0", deployment_row(settings_json=settings))
+    rows = [request(index, index * 1000, last_ms=index * 1000 + 1100) for index in range(10)]
+    commit_measurement(store, "m0", rows, telemetry=gpu_readings(500, 12))
+    answer = answer_of(store, "ttft<=10s")
+    titles = squeezed(text_of(answer, width=240).splitlines()[2])
+    assert titles.endswith("starts J/output token USD/M output")
+    assert "J/output" not in text_of(answer, width=80)
 
 
 def test_where_nothing_holds_the_limits_the_nearest_is_shown(store: Store) -> None:
