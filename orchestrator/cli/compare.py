@@ -35,11 +35,11 @@ Points are pairs if they have the same workload, load and settings, but for thos
 partner, and what is invalid on either side, is listed and fails nothing.
 
 \b
-  worse, better   certain (5 % false alarms over all figures together), and
-                  measured beyond --within
+  worse, better   certain (5 % false alarms of each over all figures together),
+                  and measured beyond --within
   same            certainly within --within
-  undecided       so many more starts of each side would decide; with one start
-                  nothing is ever decided
+  undecided       both sides would need so many starts more than the one with
+                  fewer has; with one start nothing is ever decided
   failed          NEW's engine failed or gave broken output; what a client or a
                   neighbour distorted is no failure. Where it failed more requests
                   than BASE's, that is listed; a limit (--slo) decides it

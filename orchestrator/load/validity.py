@@ -429,16 +429,23 @@ def _surroundings(
 
 
 def _gpu_evidence(gpus: Sequence[GpuCondition]) -> dict[str, float]:
-    """Figures of the GPU that fared worst; none where no GPU was sampled."""
+    """Figures of the GPU that fared worst, as far as GPUs report them; none where none was sampled."""
     if not gpus:
         return {}
-    return {
-        "gpus_lost": float(sum(gpu.is_lost for gpu in gpus)),
-        "gpu_foreign_gib": max(gpu.foreign_bytes for gpu in gpus) / 2**30,
-        "gpu_braked_share": max(gpu.braked_share for gpu in gpus),
-        "gpu_power_limited_share": max(gpu.power_limited_share for gpu in gpus),
-        "gpu_ecc_errors": float(sum(gpu.ecc_errors for gpu in gpus)),
-    }
+    evidence = {"gpus_lost": float(sum(gpu.is_lost for gpu in gpus))}
+    foreign_bytes = [gpu.foreign_bytes for gpu in gpus if gpu.foreign_bytes is not None]
+    if foreign_bytes:
+        evidence["gpu_foreign_gib"] = max(foreign_bytes) / 2**30
+    braked = [gpu.braked_share for gpu in gpus if gpu.braked_share is not None]
+    if braked:
+        evidence["gpu_braked_share"] = max(braked)
+    limited = [gpu.power_limited_share for gpu in gpus if gpu.power_limited_share is not None]
+    if limited:
+        evidence["gpu_power_limited_share"] = max(limited)
+    ecc_errors = [gpu.ecc_errors for gpu in gpus if gpu.ecc_errors is not None]
+    if ecc_errors:
+        evidence["gpu_ecc_errors"] = float(sum(ecc_errors))
+    return evidence
 
 
 def _exceeded(limits: Iterable[EvidenceLimit], evidence: dict[str, float]) -> list[str]:

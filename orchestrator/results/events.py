@@ -39,7 +39,8 @@ KINDS = {
         "the nodes of a replica or its roles use TCP, or a network that the engine's log "
         "does not name"
     ),
-    "host_facts": "a host that a run uses for the first time: the facts of it that `doctor` judges",
+    "host_facts": "a host that a run uses for the first time: the facts of it that `doctor` judges, "
+    "but for those of engines and models, its clock and whom it reaches",
     "endpoint": "what an endpoint cannot do, as its trial requests showed",
     "other_version": (
         "an engine has another version than its flags were recorded from "

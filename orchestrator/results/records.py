@@ -509,7 +509,7 @@ class TelemetryRow(AttemptKey):
     ] = None
     sampler_cpu_s: A[
         float | None,
-        "CPU seconds of the agent's readings since the first one, those of its other GPUs included",
+        "CPU seconds of the agent's readings of GPUs and host since the first one, without those of engine metrics",
     ] = None
     field_latency_us: A[int | None, "longest time that the driver took for a field"] = None
 
@@ -546,7 +546,7 @@ class HostRow(AttemptKey):
     network_tx_bytes: A[int | None, "the same for bytes sent"] = None
     sampler_cpu_s: A[
         float | None,
-        "CPU seconds of the agent's readings since the first one, those of its GPUs included",
+        "CPU seconds of the agent's readings of GPUs and host since the first one, without those of engine metrics",
     ] = None
 
 

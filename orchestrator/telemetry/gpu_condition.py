@@ -22,15 +22,16 @@ class GpuCondition:
 
     ``power_limited_share``: its power limit held clocks down. ``braked_share``: heat did, or a
     power brake. ``foreign_bytes``: the most memory that processes of others used. ``ecc_errors``:
-    uncorrected memory errors. ``is_lost``: it stopped answering.
+    uncorrected memory errors. None: its driver does not report it. ``is_lost``: it stopped
+    answering.
     """
 
     gpu_uuid: str
     host: str
-    power_limited_share: float = 0.0
-    braked_share: float = 0.0
-    foreign_bytes: int = 0
-    ecc_errors: int = 0
+    power_limited_share: float | None = None
+    braked_share: float | None = None
+    foreign_bytes: int | None = None
+    ecc_errors: int | None = None
     is_lost: bool = False
 
 
@@ -47,26 +48,32 @@ def gpu_conditions(telemetry: Iterable[NodeTelemetry]) -> list[GpuCondition]:
 
 
 def _condition(uuid: str, host: str, samples: Sequence[GpuSample], is_lost: bool) -> GpuCondition:
-    foreign = [int(sample.values.get("foreign_bytes", 0)) for sample in samples]
+    foreign = [
+        int(sample.values["foreign_bytes"])
+        for sample in samples
+        if "foreign_bytes" in sample.values
+    ]
+    ecc_errors = _growth(samples, "ecc_uncorrected")
     return GpuCondition(
         gpu_uuid=uuid,
         host=host,
         power_limited_share=_throttled_share(samples, POWER_LIMIT),
         braked_share=_throttled_share(samples, BRAKES),
-        foreign_bytes=max(foreign, default=0),
-        ecc_errors=int(_growth(samples, "ecc_uncorrected") or 0),
+        foreign_bytes=max(foreign, default=None),
+        ecc_errors=None if ecc_errors is None else int(ecc_errors),
         is_lost=is_lost,
     )
 
 
-def _throttled_share(samples: Sequence[GpuSample], bits_of: Mapping[str, int]) -> float:
+def _throttled_share(samples: Sequence[GpuSample], bits_of: Mapping[str, int]) -> float | None:
     """The share of the time in which clocks were held down, by the counter that grew most. In place
-    of the counters that are missing, the share of samples whose event reasons have one of their bits.
+    of the counters that are missing, the share of samples whose event reasons have one of their
+    bits. None: neither is reported, or there are fewer than two samples.
 
     ``bits_of``: counter -> its bits.
     """
     if len(samples) < 2:
-        return 0.0
+        return None
     took_ns = max(1, samples[-1].unix_ns - samples[0].unix_ns)
     missing_bits = 0
     shares: list[float] = []
@@ -76,10 +83,15 @@ def _throttled_share(samples: Sequence[GpuSample], bits_of: Mapping[str, int]) -
             missing_bits |= bits
         else:
             shares.append(min(1.0, throttled_ns / took_ns))
-    reasons = [int(sample.values.get("event_reasons", 0)) for sample in samples]
-    with_reason = [reason for reason in reasons if reason & missing_bits]
-    shares.append(len(with_reason) / len(reasons))
-    return max(shares)
+    reasons = [
+        int(sample.values["event_reasons"])
+        for sample in samples
+        if "event_reasons" in sample.values
+    ]
+    if missing_bits and reasons:
+        with_reason = [reason for reason in reasons if reason & missing_bits]
+        shares.append(len(with_reason) / len(reasons))
+    return max(shares, default=None)
 
 
 def _growth(samples: Sequence[GpuSample], counter: str) -> float | None:

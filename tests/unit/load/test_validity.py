@@ -615,6 +615,11 @@ def test_the_power_limit_of_a_gpu_and_its_memory_errors_are_notes() -> None:
     assert judged.evidence["gpu_power_limited_share"] == 0.9
 
 
+def test_what_gpus_do_not_report_is_no_evidence() -> None:
+    names = [name for name in on_gpus(GpuCondition("GPU-a", "a")).evidence if "gpu" in name]
+    assert names == ["gpus_lost"]
+
+
 def test_points_without_gpus_have_no_figures_of_gpus() -> None:
     assert not [name for name in on_gpus().evidence if name.startswith("gpu")]
 

@@ -22,9 +22,14 @@ def condition(*readings: dict[str, Any]) -> GpuCondition:
 
 def test_a_quiet_gpu_has_nothing() -> None:
     counters = {"throttled_ns_power": 5, "throttled_ns_hw": 9, "event_reasons": 0x84}
+    counters["ecc_uncorrected"] = 2
     assert condition(counters, counters, {**counters, "foreign_bytes": 0}) == GpuCondition(
-        "GPU-a", "h"
+        "GPU-a", "h", power_limited_share=0.0, braked_share=0.0, foreign_bytes=0, ecc_errors=0
     )
+
+
+def test_what_a_gpu_does_not_report_is_unknown() -> None:
+    assert condition({"power_w": 1.0}, {"power_w": 1.0}) == GpuCondition("GPU-a", "h")
 
 
 def test_counters_give_the_share_of_the_time() -> None:
@@ -65,7 +70,7 @@ def test_a_counter_that_was_reset_is_not_used() -> None:
         {"throttled_ns_hw": 9 * SECOND, "ecc_uncorrected": 7, "event_reasons": 0},
         {"throttled_ns_hw": 0, "ecc_uncorrected": 0, "event_reasons": 0x8},
     )
-    assert (result.braked_share, result.ecc_errors) == (0.5, 0)
+    assert (result.braked_share, result.ecc_errors) == (0.5, None)
 
 
 def test_the_most_foreign_memory_and_new_memory_errors_count() -> None:
