@@ -8,6 +8,7 @@ from orchestrator.analysis.guidance import Guidance
 from orchestrator.base.text import counted
 from orchestrator.report.documents.point import PointDocument
 from orchestrator.report.fact_columns import mean_of_repeats
+from orchestrator.report.latency_costs import latency_costs_text
 from orchestrator.spec.load import load_text
 
 
@@ -20,15 +21,14 @@ def guidance_text(guidance: Guidance) -> str:
     )
     if guidance.constraint_unchecked_share:
         text += f", {guidance.constraint_unchecked_share:.1%} unchecked (the check took too long, or was ended)"
-    costs: list[str] = []
-    for latency, constrained_ms, free_ms in (
-        ("TTFT", guidance.constrained_ttft_ms, guidance.free_ttft_ms),
-        ("TPOT", guidance.constrained_tpot_ms, guidance.free_tpot_ms),
-    ):
-        if constrained_ms is not None and free_ms:
-            costs.append(f"{latency} {constrained_ms / free_ms - 1:+.1%}")
+    costs = latency_costs_text(
+        ttft_ms=guidance.constrained_ttft_ms,
+        plain_ttft_ms=guidance.free_ttft_ms,
+        tpot_ms=guidance.constrained_tpot_ms,
+        plain_tpot_ms=guidance.free_tpot_ms,
+    )
     if costs:
-        text += f"; beside the free ones, by medians: {', '.join(costs)}"
+        text += f"; beside the free ones, by medians: {costs}"
     return text
 
 

@@ -11,6 +11,7 @@ from orchestrator.analysis.points import StoredPoint
 from orchestrator.base.grouping import values_by_key
 from orchestrator.base.text import counted, listed
 from orchestrator.capacity.best import group_of
+from orchestrator.report.adapter_text import adapter_notes
 from orchestrator.report.agreement import agreement_column, agreement_notes
 from orchestrator.report.capacity_table import capacities_text
 from orchestrator.report.documents.capacity import CapacityDocument
@@ -243,7 +244,7 @@ def _table(
         return
     for text in agreement_notes([document.point for document in documents]):
         yield from form.short_note(text, "dim")
-    for text in guidance_notes(documents):
+    for text in (*guidance_notes(documents), *adapter_notes(documents)):
         yield from form.note(text, "dim")
     for text in predicted_vs_measured_notes(documents):
         yield from form.short_note(text, "yellow")

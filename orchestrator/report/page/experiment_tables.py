@@ -15,12 +15,14 @@ from orchestrator.base.grouping import values_by_key
 from orchestrator.capacity.answers import Excluded, Exclusion
 from orchestrator.catalog.work import Peaks
 from orchestrator.plan.model import Plan
+from orchestrator.report.adapter_text import adapter_notes
 from orchestrator.report.documents.capacity import CapacityDocument, capacity_documents
 from orchestrator.report.documents.launch import LaunchDocument, launch_documents
 from orchestrator.report.documents.part import PartDocument, part_documents
 from orchestrator.report.documents.point import PointDocument, point_document
 from orchestrator.report.documents.workload import WorkloadDocument, workload_documents
 from orchestrator.report.efficiency_words import efficiency_note_text, energy_note_text
+from orchestrator.report.guidance_text import guidance_notes
 from orchestrator.report.page.environment import MeasuredWith, measured_with
 from orchestrator.report.selection import AnsweredExperiment, JudgedExperiment
 from orchestrator.report.shortlist_words import left_out_reasons
@@ -106,6 +108,7 @@ class ExperimentSection:
     ``parts``: the parts of mixes at its points. ``more_parts``: how many more there are, for which the
     page has no room. ``predicted``: points with a prediction. ``more_predicted``: how many more there are, for which
     the page has no room. ``found``: how they were predicted: ``predicted`` or ``simulated``.
+    ``costs``: what constraints and adapters cost at its points, in sentences.
     ``unlisted``: deployments that a shortlist left out. ``more_unlisted``: how many more there are,
     for which the page has no room.
     """
@@ -115,6 +118,7 @@ class ExperimentSection:
     parts: tuple[PartDocument, ...]
     more_parts: int
     verdicts: tuple[VerdictCount, ...]
+    costs: tuple[str, ...]
     efficient: tuple[EfficientPoint, ...]
     efficiency_notes: tuple[EfficiencyNoteCount, ...]
     spending: ExperimentSpending | None
@@ -176,6 +180,7 @@ def experiment_section(judged: JudgedExperiment, answered: AnsweredExperiment) -
         parts=tuple(parts[:MOST_ROWS]),
         more_parts=max(len(parts) - MOST_ROWS, 0),
         verdicts=tuple(verdict_counts(current)),
+        costs=(*guidance_notes(points), *adapter_notes(points)),
         efficient=tuple(_efficient(points)),
         efficiency_notes=tuple(efficiency_note_counts(current)),
         spending=spending_of(experiment.store, current),

@@ -53,6 +53,19 @@ def test_verdicts_are_counted_with_an_example(points):
     assert count.example == f"{points[0].deployment.label}: busy; 54 %"
 
 
+def test_what_adapters_and_constraints_cost_is_said_of_each_point(store):
+    store_sweep(
+        store, planned(levels=[2]), adapter_share=0.5, adapters_asked=2, constrained_share=0.25
+    )
+    costs = section_of(store).costs
+    assert [text.partition(": ")[2].partition(",")[0] for text in costs] == [
+        "constrained: 25.0% of requests",
+        "constrained: 25.0% of requests",
+        "2 adapters answered 50.0% of requests",
+        "2 adapters answered 50.0% of requests",
+    ]
+
+
 def test_what_is_left_out_is_counted_by_reason(points):
     first, second = points
     excluded = [

@@ -62,6 +62,7 @@ def section(name: str) -> ExperimentSection:
         parts=(),
         more_parts=0,
         verdicts=(VerdictCount(name, 1, name),),
+        costs=(name,),
         efficient=(),
         efficiency_notes=(EfficiencyNoteCount(name, True, 1),),
         spending=None,
