@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from orchestrator.base.errors import FIXED_ON_THE_HOST, FailureClass, FailureKind
+from orchestrator.cli.option_words import OTHER_NAMES
 from orchestrator.engines.registry import ENGINES
 from orchestrator.report.column import ReportColumn
 from orchestrator.report.columns import USUAL, point_columns
@@ -41,6 +42,12 @@ def failure_kinds() -> str:
 def _next_run(kind: FailureKind) -> str:
     of_the_file = kind.failure_class is FailureClass.BAD_CONFIG and kind not in FIXED_ON_THE_HOST
     return "refuses it" if of_the_file else "tries it"
+
+
+def load_options() -> str:
+    """Keys of an experiment file that options of ``load`` name otherwise."""
+    rows = ((f"`{key}`", option) for key, option in OTHER_NAMES.items())
+    return table(("in the file", "option of `orchestrator load`"), rows)
 
 
 METRICS = {
@@ -154,6 +161,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "engine metrics": ("reference/engines.md", engine_metrics),
     "event kinds": ("reference/events.md", event_kinds),
     "failure classes": ("reference/failures.md", failure_classes),
+    "load options": ("reference/load.md", load_options),
     "failure kinds": ("reference/failures.md", failure_kinds),
 }
 

@@ -108,7 +108,6 @@ OTHER_NAMES = {
     "--base-url": "the address as the argument, like orchestrator load http://127.0.0.1:8000",
     "--url": "the address as the argument, like orchestrator load http://127.0.0.1:8000",
     "--goodput": '--slo "ttft<=500ms"',
-    "--request-rate": "--rate",
     "--qps": "--rate",
     "--max-concurrency": "--concurrency",
     "--num-prompts": "--requests",
@@ -178,6 +177,8 @@ OTHER_NAMES = {
 )
 @click.option(
     "--rate",
+    "--request-rate",
+    "rate",
     metavar="R[,R…]",
     help="Open loop: requests/s; inf: all --requests at once.",
 )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from orchestrator.base.errors import Problem
 
 # By key of an experiment file: the option that has another name.
-_OTHER_NAMES = {
+OTHER_NAMES = {
     "request_rate": "--rate",
     "shared_prefix_tokens": "--shared-prefix",
     "shared_prefix_count": "the count of --shared-prefix",
@@ -30,7 +30,7 @@ _SAME = (
     *("turns", "warmup"),
     *("choice", "json_schema", "regex"),
 )
-OPTIONS = {name: f"--{name.replace('_', '-')}" for name in _SAME} | _OTHER_NAMES
+OPTIONS = {name: f"--{name.replace('_', '-')}" for name in _SAME} | OTHER_NAMES
 # Columns of a file, and keys within an object, are no options, whatever their names.
 _KEY = re.compile(r"(?<!column )(?<!columns )'(\w+)'(?! in it )")
 _FILE = re.compile(r"(prompts|trace) ('[^']*')")

@@ -70,7 +70,7 @@ def test_other_names_stand_for_options_that_exist(name: str) -> None:
     ("argv", "name_here"),
     [
         (("load", "http://h", "--burstiness", "2"), "write --arrivals gamma:SHAPE"),
-        (("load", "http://h", "--request-rate=4"), "write --rate"),
+        (("load", "http://h", "--qps=4"), "write --rate"),
         (("load", "http://h", "--num-prompts", "4"), "write --requests"),
         (("load", "http://h", "--base-url", "http://h"), "write the address as the argument"),
         (("load", "http://h", "--output", "x.json"), "write --format json > FILE; --results URI"),
