@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import yaml
 
 from tests.harness import AGAINST_THE_CLOCK, ROOT, orchestrator
@@ -25,3 +26,13 @@ def test_it_runs_on_one_machine_and_fails_nowhere(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "2 measured" in done.stderr
     assert ", 0 failed" in done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_the_answer_of_the_whole_file_is_certain(tmp_path: Path) -> None:
+    results = str(tmp_path / "results")
+    done = orchestrator("run", str(FILE), "--results", results, "--address", "local", timeout_s=800)
+    assert done.returncode == 0, done.stderr
+    assert "best: emulator seqs=32 at 16 in flight" in done.stderr
+    assert "not certain" not in done.stderr

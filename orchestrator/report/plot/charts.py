@@ -16,10 +16,12 @@ from orchestrator.report.plot import look
 from orchestrator.report.plot.points import (
     MODEL_ERRORS,
     MOST_CURVES,
+    PART,
     Frame,
     PlottedPoint,
     Series,
     all_points,
+    column_names_of,
     frontier_points,
     points_of,
     series_of,
@@ -44,7 +46,8 @@ def curve(
     """Draws a figure of each deployment over load, with its 95 % intervals as bands.
 
     Where points were simulated, the band is where nine in ten measurements lie by the model's known
-    error. ``points``: the frame of ``orchestrator.points(uri)``, or some of its rows; or a URI.
+    error. ``points``: the frame of ``orchestrator.points(uri)``, or some of its rows; or a URI; or
+    rows of ``orchestrator.parts(uri)``, where each part of a mix has a curve of its own.
     ``y``, ``x``: names of columns (``ttft_ms.p99``, ``attainment``). A band is drawn where ``y``
     has an interval. At most eight deployments are drawn. The legend names the others, and points
     with all requests due at once, since such a load has no place on an axis. Hollow markers are
@@ -180,9 +183,15 @@ def frontier(points: Frame | str, *, ax: Axes | None = None) -> Axes:
     ``orchestrator.frontier``). Upright lines are 95 % intervals or, for simulated points, those of
     the model's error. ``points`` and ``ax``: as for ``curve``. Eight deployments have colours,
     those of the frontier first; the others are grey. Raises InputError for points of several
-    workloads, and for simulated beside measured points, since they do not compare.
+    workloads, and for simulated beside measured points, since they do not compare; and for rows of
+    parts, which have no tokens/s per device.
     """
     look.check_matplotlib()
+    if not isinstance(points, str) and PART in column_names_of(points):
+        raise InputError(
+            "parts of a mix have no tokens/s per device, which a frontier is drawn of: give rows of"
+            " orchestrator.points(uri)"
+        )
     plotted = points_of(points)
     workloads = sorted({point.workload for point in plotted})
     if len(workloads) > 1:

@@ -69,6 +69,7 @@ def ecdf(
     latency: str = "ttft_ms",
     *,
     points: Frame | None = None,
+    part: str | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Draws the share of requests up to each latency: the attainment of every possible limit.
@@ -76,9 +77,9 @@ def ecdf(
     Bands are 95 % intervals. ``latency``: ``ttft_ms``, ``tpot_ms``, ``e2e_ms`` or ``itl_p99_ms``.
     Requests that failed count and are never fast enough, so a line with some ends below 1.
     ``points``: rows of ``orchestrator.points(uri)``; None: all, beginning with the highest loads of
-    the best deployments. At most eight points are drawn, and the legend names the others. Raises
-    InputError for an unknown latency, where nothing is stored at ``uri``, and where matplotlib is
-    missing.
+    the best deployments. ``part``: only the requests of this part of a mix. At most eight points are
+    drawn, and the legend names the others. Raises InputError for an unknown latency, where no point
+    has requests of the part, where nothing is stored at ``uri``, and where matplotlib is missing.
     """
     look.check_matplotlib()
     if latency not in LATENCIES:
@@ -86,13 +87,16 @@ def ecdf(
     judged = list(with_limits(None, experiments(open_results(uri), None)))
     sources = _sources(judged, points)
     axes = look.new_axes() if ax is None else ax
-    look.name_axes(axes, _AXIS_TEXTS[latency], "share of requests, failed ones included")
+    requests = "requests" if part is None else f"requests of {look.written(part)}"
+    look.name_axes(axes, _AXIS_TEXTS[latency], f"share of {requests}, failed ones included")
     handles = []
     for rank, source in enumerate(sources[:MOST_CURVES]):
-        line = line_of(source.store, source.point, source.label, latency)
+        line = line_of(source.store, source.point, source.label, latency, part)
         if line is not None:
             _draw(axes, line, rank)
             handles.append(look.handle(line.label, rank))
+    if part is not None and not handles:
+        raise InputError(f"no point that would be drawn has requests of a part {part!r}")
     axes.set_ylim(0, look.TOP_OF_SHARES)
     look.add_title(axes, look.title_of(_plotted(source.point for source in sources)))
     note = look.left_out_text([source.label for source in sources])
@@ -136,8 +140,13 @@ def _best_first(all_series: Sequence[Series]) -> list[str]:
     return ids
 
 
-def line_of(store: Store, point: StoredPoint, label: str, latency: str) -> Line | None:
-    """The distribution of a latency over the repeats of a point; None without requests."""
+def line_of(
+    store: Store, point: StoredPoint, label: str, latency: str, part: str | None = None
+) -> Line | None:
+    """The distribution of a latency over the repeats of a point; None without requests.
+
+    ``part``: only the requests of this part of a mix.
+    """
     limit = LATENCIES[latency]
     attempts = [repeat.head.ids for repeat in point.used]
     values_by_attempt = stored_limit_values(store, attempts, [limit])
@@ -146,7 +155,9 @@ def line_of(store: Store, point: StoredPoint, label: str, latency: str) -> Line 
     for repeat in point.used:
         values = values_by_attempt.get(repeat.head.ids)
         if values is not None:
-            repeats.append(values)
+            of_part = values.of_part(part)
+            seconds = {name: each[of_part] for name, each in values.seconds.items()}
+            repeats.append(LimitValues(values.ok[of_part], seconds))
             starts.append(repeat.head.start)
     latencies_s = _vertices([values.seconds[limit][values.ok] for values in repeats])
     shares = []

@@ -144,7 +144,7 @@ def curves_note(series: Sequence[Series], beginning: str = "not drawn") -> str:
     at_once = at_once_text(series)
     if at_once:
         notes.append(f"{beginning}: {at_once}")
-    if any(point.simulated for point in all_points(series)):
+    if any(point.simulated and point.may_have_band for point in all_points(series)):
         notes.append("bands of simulations: 9 in 10 measurements, by the model's error")
     return "; ".join(note for note in notes if note)
 

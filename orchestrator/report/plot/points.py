@@ -32,6 +32,8 @@ _NAMES = (
 )
 _NUMBERS = ("level", "per_user", "per_device", "per_device.lower", "per_device.upper")
 _FLAGS = ("emulated", "simulated")
+_PER_DEVICE = ("per_device", "per_device.lower", "per_device.upper")  # which parts do not have
+PART = "part"  # a column of frames of parts alone
 # columns with the factors of the model's error; a frame has them only if they were asked for
 MODEL_ERRORS = ("model_error.ttft", "model_error.others")
 # columns that every picture of points needs
@@ -67,6 +69,15 @@ class PlottedPoint:
     simulated: bool
     source: str | None  # the other tool that measured it; None: this program did
     numbers: Mapping[str, float]
+
+    @property
+    def may_have_band(self) -> bool:
+        """Whether an interval of any of its figures is known, or the error of the model."""
+        return any(
+            not math.isnan(value)
+            for name, value in self.numbers.items()
+            if name in MODEL_ERRORS or name.endswith(".lower")
+        )
 
     @property
     def key(self) -> SeriesKey:
@@ -142,16 +153,22 @@ def points_of_documents(
 
 
 def _points_of_frame(frame: Frame, more_columns: Iterable[str]) -> list[PlottedPoint]:
-    columns = {}
+    names = column_names_of(frame)
+    is_of_parts = PART in names
+    columns: dict[str, list[Any]] = {}
     for name in (*COLUMNS, *more_columns):
-        if name not in column_names_of(frame):
-            if name in MODEL_ERRORS:
-                continue
+        if name in names:
+            columns[name] = values_of(frame, name)
+        elif is_of_parts and (name in _PER_DEVICE or name.endswith((".lower", ".upper"))):
+            columns[name] = [None] * len(frame)
+        elif name not in MODEL_ERRORS:
             raise InputError(
                 f"this frame has no column {name!r}; orchestrator.points(uri) has those that"
                 " pictures need"
             )
-        columns[name] = values_of(frame, name)
+    if is_of_parts:
+        parts = zip(columns["workload"], values_of(frame, PART), strict=True)
+        columns["workload"] = [f"{workload}: {part}" for workload, part in parts]
     return _points(columns)
 
 

@@ -73,6 +73,23 @@ def test_a_curve_and_its_band_are_the_numbers_of_the_frame(library: Any) -> None
         assert band == ends
 
 
+def test_each_part_of_a_mix_has_a_curve_of_its_own() -> None:
+    of_points = {"per_device", "per_device.lower", "per_device.upper"}
+    rows = [
+        {name: value for name, value in row(level=level).items() if name not in of_points}
+        | {"part": part, "ttft_ms.p99": level * ttft_ms}
+        for part, ttft_ms in (("chat", 10), ("rag", 30))
+        for level in (2.0, 4.0)
+    ]
+    drawn = lines(plot.curve(frame(*rows), "ttft_ms.p99"))
+    assert drawn == {
+        "tp=1, chat: chat": [[2.0, 20.0], [4.0, 40.0]],
+        "tp=1, chat: rag": [[2.0, 60.0], [4.0, 120.0]],
+    }
+    with pytest.raises(InputError, match="no tokens/s per device"):
+        plot.frontier(frame(*rows))
+
+
 def test_a_simulated_latency_has_the_model_error_as_its_band() -> None:
     errors = {"simulated": True, "model_error.ttft": 2.0, "model_error.others": 1.25}
     rows = frame(row(level=2.0, **errors), row(level=4.0, **errors))

@@ -80,6 +80,20 @@ def test_at_most_eight_points_are_drawn_highest_loads_first(tmp_path: Path) -> N
     pyplot.close("all")
 
 
+def test_a_part_of_a_mix_has_its_own_requests_alone(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path), "exp")
+    rows = [
+        request(n, n * 100.0, first_ms=n * 100.0 + 50 * (1 + n % 2), part=("chat", "rag")[n % 2])
+        for n in range(10)
+    ]
+    commit_measurement(store, "m0", rows)
+    (line,) = plot.ecdf(store.uri, part="rag").lines
+    assert line.get_xydata().tolist() == [[100.0, 1.0]]
+    with pytest.raises(InputError, match="requests of a part 'chta'"):
+        plot.ecdf(store.uri, part="chta")
+    pyplot.close("all")
+
+
 def test_an_unknown_latency_is_refused_with_the_nearest(store: Store) -> None:
     with pytest.raises(InputError, match="ttft_ms"):
         plot.ecdf(store.uri, "ttft_m")
