@@ -75,6 +75,16 @@ def queried_distribution(store: Store, value: str, where: str = "true") -> dict[
     return dict(zip(("mean", "std", "p50", "p90", "p99"), row, strict=True))
 
 
+def queried_gaps(store: Store) -> dict[str, float]:
+    """Mean, deviation and percentiles of all times between tokens, in ms, computed by DuckDB."""
+    (row,) = queried(
+        store,
+        "SELECT avg(gap), stddev_pop(gap), quantile_cont(gap, 0.5), quantile_cont(gap, 0.9), "
+        "quantile_cont(gap, 0.99) FROM (SELECT unnest(gaps_us) / 1e3 AS gap FROM {token_events})",
+    )
+    return dict(zip(("mean", "std", "p50", "p90", "p99"), row, strict=True))
+
+
 def stated(values: Distribution | None) -> dict[str, float]:
     """The same statistics as a point has them."""
     assert values is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,25 @@ def test_its_aggregates_follow_from_the_stored_requests(tmp_path: Path, number: 
         summary = benchmark["metrics"][name]["successful"]
         computed = queried_distribution(store, expression)
         assert computed["mean"] == pytest.approx(factor * summary["mean"], rel=1e-3), name
-        if name in ("time_to_first_token_ms", "request_latency"):  # others are weighted
-            assert computed["std"] == pytest.approx(factor * summary["std_dev"], rel=1e-3), name
+        assert computed["std"] == pytest.approx(factor * summary["std_dev"], rel=1e-3), name
+        values = [
+            value
+            for (value,) in queried(
+                store, f"SELECT {expression} FROM {{requests}} WHERE status = 'ok' ORDER BY 1"
+            )
+        ]
+        for share, percentile in (
+            (0.1, "p10"),
+            (0.5, "p50"),
+            (0.9, "p90"),
+            (0.95, "p95"),
+            (0.99, "p99"),
+        ):
+            # a value of the sample, not interpolated; rounding decides between two at a whole rank
+            rank = round(share * len(values), 6)
+            allowed = {values[math.ceil(rank) - 1], values[min(math.floor(rank), len(values) - 1)]}
+            stated_value = pytest.approx(summary["percentiles"][percentile], rel=1e-3)
+            assert any(value == stated_value for value in allowed), (name, percentile)
     # weighted by the tokens after the first
     ((itl_ms,),) = queried(
         store,
@@ -63,6 +81,8 @@ def test_its_aggregates_follow_from_the_stored_requests(tmp_path: Path, number: 
     counts = {
         "requests_per_second": "count(*)",
         "output_tokens_per_second": "sum(output_tokens)",
+        "prompt_tokens_per_second": "sum(input_tokens)",
+        "tokens_per_second": "sum(input_tokens + output_tokens)",
     }
     for name, expression in counts.items():
         ((count,),) = queried(store, f"SELECT {expression} FROM {{requests}} WHERE status = 'ok'")

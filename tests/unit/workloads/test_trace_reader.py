@@ -58,6 +58,19 @@ def test_azure_is_read_as_another_reader_reads_it(
     assert read.rows.tolist() == [1, 2, 3]
 
 
+def test_azure_with_images_is_read_as_another_reader_reads_it(tmp_path: Path) -> None:
+    read = rows(tmp_path / "t.csv", traces.AZURE_2025, **traces.PICTURES)
+    table = csv.DictReader(io.StringIO(traces.AZURE_2025, newline=""))
+    kept = [row for row in table if int(row["NumImages"]) <= 100]
+    times = [datetime.fromisoformat(row["TIMESTAMP"]) for row in kept]
+    assert read.starts_ns is not None and read.images is not None
+    microseconds = np.floor(read.starts_ns / 1e3 + 0.5).astype(int).tolist()
+    assert microseconds == [round((time - times[0]).total_seconds() * 1e6) for time in times]
+    assert read.images.tolist() == [int(row["NumImages"]) for row in kept]
+    assert read.inputs.tolist() == [int(row["ContextTokens"]) for row in kept]
+    assert read.outputs.tolist() == [int(row["GeneratedTokens"]) for row in kept]
+
+
 @pytest.mark.parametrize(
     ("text", "read_again"),
     [
