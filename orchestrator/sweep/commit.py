@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from orchestrator import __version__
 from orchestrator.analysis.adapter_cost import adapter_cost_of
-from orchestrator.analysis.attempt_summary import attempt_of_rows, store_computed
+from orchestrator.analysis.attempt_summary import CPU, attempt_of_rows, store_computed
 from orchestrator.analysis.guidance import guidance_of
 from orchestrator.analysis.metrics import steady_window_ns
 from orchestrator.analysis.token_work import work_json
@@ -181,7 +181,8 @@ def deployment_row(deployment: Deployment, experiment: str) -> DeploymentRow:
         experiment=experiment,
         label=deployment.label,
         hardware=hardware.name,
-        accelerator=hardware.accelerator,
+        # a simulation leaves an emulator without hardware as it is; a run has put it on cores
+        accelerator=CPU if deployment.on_cpus else hardware.accelerator,
         devices=devices,
         replicas=sum(part.replicas for part in settings.engines.values()),
         roles=", ".join(settings.roles) if settings.roles else None,

@@ -55,6 +55,14 @@ def test_all_of_a_plan_is_stored_and_marked(tmp_path: Path) -> None:
     assert set(requests["status"].to_pylist()) == {"ok"}
 
 
+def test_figures_of_emulators_without_hardware_are_per_core_as_in_a_run(tmp_path: Path) -> None:
+    text = EXPERIMENT.replace("engine: vllm\n  hardware: h100", "engine: emulator")
+    simulated(planned(text), tmp_path)
+    answer = invoke("best", str(tmp_path)).stdout
+    assert "output tokens/s per core" in answer
+    assert "per GPU" not in answer
+
+
 def test_all_deployments_get_the_same_requests(tmp_path: Path) -> None:
     store, _ = simulated(planned(), tmp_path)
     by_deployment: dict[str, list[tuple[int, int]]] = {}
