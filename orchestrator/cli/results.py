@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,7 +59,8 @@ the rules of an experiment file; text needs quotes, and a value that a point lac
 narrow terminal columns go, and a line says which: --columns shows those that are named, and --format md all.
 
 --plot writes a picture in place of the table: the frontier (tokens/s that a user sees against tokens/s per GPU), and
-throughput, latencies and attainment over load with their intervals. The file ends in .svg or .png.
+throughput, latencies and attainment over load with their intervals. Each part of a mix has curves of its own, and
+--part draws those of one part alone. The file ends in .svg or .png.
 
 --launches shows engine starts: version, seconds until ready, and weights, KV cache and concurrency as predicted and as
 the engine reported them, with the prediction's error in percent. For failed starts it shows where the log is.
@@ -67,8 +69,16 @@ Exit status: 0, 3 if files are damaged, 2 bad input.
 """
 COMMON = (  # what the short help shows; --help-all shows all
     *("experiment", "slo_text", "form", "launches", "where", "sort", "top", "columns"),
-    "picture",
+    *("picture", "part"),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class WantedPicture:
+    """What ``--plot`` asks for. ``part``: of mixes, to be drawn alone; None: everything."""
+
+    path: Path
+    part: str | None
 
 
 @click.command(cls=CliCommand, common=COMMON, examples=EXAMPLES, details=DETAILS)
@@ -105,6 +115,7 @@ COMMON = (  # what the short help shows; --help-all shows all
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write the frontier and the curves to this .svg or .png instead.",
 )
+@click.option("--part", metavar="NAME", help="With --plot: draw this part of mixes alone.")
 def results(
     uri: str,
     experiment: str | None,
@@ -118,6 +129,7 @@ def results(
     top: int | None,
     columns: str | None,
     picture: Path | None,
+    part: str | None,
 ) -> int:
     """Show the metrics of every point at URI.
 
@@ -134,7 +146,7 @@ def results(
     of_points = {"--where": where, "--sort": sort, "--top": top, "--columns": columns}
     given = [option for option, value in of_points.items() if value is not None]
     _check(form, launches, profile, slo_text, given)
-    _check_picture(picture, form, launches, profile, columns)
+    _check_picture(picture, part, form, launches, profile, columns)
     stored_experiments = experiments(open_results(uri), experiment)
     judged_experiments: list[JudgedExperiment] = []
     if launches:
@@ -145,7 +157,8 @@ def results(
         for judged in judged_experiments:
             slo_names.update(dict.fromkeys(slo.name for slo in judged.slos))
         query = parse_query(where, sort, top, columns, slo_names)
-        texts = _points(judged_experiments, superseded, form, query, profile, picture)
+        wanted = None if picture is None else WantedPicture(picture, part)
+        texts = _points(judged_experiments, superseded, form, query, profile, wanted)
     for text in texts:
         if form == "table":
             echo(text)
@@ -184,14 +197,21 @@ def _check(
 
 
 def _check_picture(
-    picture: Path | None, form: str, launches: bool, profile: bool, columns: str | None
+    picture: Path | None,
+    part: str | None,
+    form: str,
+    launches: bool,
+    profile: bool,
+    columns: str | None,
 ) -> None:
     """Checks the options that go with ``--plot``.
 
-    Raises UsageError for options that say what a table shows, and InputError for a file that cannot
-    be written.
+    Raises UsageError for options that say what a table shows, and for ``--part`` without a picture;
+    InputError for a file that cannot be written.
     """
     if picture is None:
+        if part is not None:
+            raise click.UsageError("--part says what --plot draws: tables and JSON have every part")
         return
     from orchestrator.report.plot.picture import check_picture_path
 
@@ -204,15 +224,19 @@ def _check_picture(
 
 
 def _picture(
-    judged: Iterable[JudgedExperiment], superseded: bool, query: PointQuery, path: Path
+    judged: Iterable[JudgedExperiment],
+    superseded: bool,
+    query: PointQuery,
+    wanted: WantedPicture,
 ) -> Iterator[str]:
     from orchestrator.base.text import counted
     from orchestrator.report.plot.picture import write_picture
     from orchestrator.report.results_text import shown_results
 
     shown = shown_results(judged, superseded).selected(query.selection)
-    picture = write_picture(path, shown)
-    yield f"{path}: {counted(picture.points, 'point')}"
+    picture = write_picture(wanted.path, shown, wanted.part)
+    by_part = f", by part: {listed(picture.parts)}" if picture.parts else ""
+    yield f"{wanted.path}: {counted(picture.points, 'point')}{by_part}"
     if picture.left_out:
         yield f"not drawn: {listed(picture.left_out)}"
 
@@ -223,7 +247,7 @@ def _points(
     form: str,
     query: PointQuery,
     profile: bool,
-    picture: Path | None,
+    picture: WantedPicture | None,
 ) -> Iterable[str]:
     from orchestrator.report.as_json import csv_lines, row_json
     from orchestrator.report.formats import csv_text, json_list

@@ -1,4 +1,7 @@
-"""The picture of ``orchestrator results --plot``: frontier and curves of every group of points."""
+"""The picture of ``orchestrator results --plot``: frontier and curves of every group of points.
+
+Each part of a mix has a group of its own, with curves alone: parts share their devices.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.base.errors import InputError
 from orchestrator.base.grouping import values_by_key
+from orchestrator.base.text import listed
 from orchestrator.capacity.best import group_of
+from orchestrator.report.documents.part import PartDocument, part_documents
 from orchestrator.report.documents.point import PointDocument
 from orchestrator.report.plot import look
 from orchestrator.report.plot.charts import (
+    curve_handles,
     draw_curves,
     draw_frontier,
     frontier_handles,
@@ -24,6 +30,8 @@ from orchestrator.report.plot.points import (
     Series,
     all_points,
     points_of_documents,
+    points_of_parts,
+    series_like,
     series_of,
 )
 from orchestrator.report.results_text import ShownResults
@@ -46,12 +54,13 @@ PNG_DOTS = 120  # per inch
 class Picture:
     """What a picture shows.
 
-    ``left_out``: titles of groups for which there was no room, names of deployments without a
-    curve, and points that no curve shows.
+    ``points``: how many points it shows, whole or by part. ``parts``: the names of the parts of
+    mixes that it shows. ``left_out``: titles of groups for which there was no room, names of
+    deployments without a curve, and points that no curve shows.
     """
 
     points: int
-    groups: int
+    parts: tuple[str, ...]
     left_out: tuple[str, ...]
 
 
@@ -71,11 +80,19 @@ class _Panel:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Points that compare: those of one workload, model and hardware."""
+    """Points that compare: those of one workload, model and hardware.
+
+    ``part``: the part of a mix that they are of; None: they are whole points.
+    """
 
     title: str
     series: Sequence[Series]
     panels: Sequence[_Panel]
+    part: str | None = None
+
+    def handles(self) -> list[Any]:
+        """The entries of the legend."""
+        return frontier_handles(self.series) if self.part is None else curve_handles(self.series)
 
     @property
     def rows(self) -> int:
@@ -84,7 +101,7 @@ class _Group:
     @property
     def height(self) -> float:
         """The height in inches, with the title and the legend."""
-        legend_lines = math.ceil(len(frontier_handles(self.series)) / LEGEND_COLUMNS) + 1
+        legend_lines = math.ceil(len(self.handles()) / LEGEND_COLUMNS) + 1
         return self.rows * PANEL_HEIGHT + 0.5 + legend_lines * look.LEGEND_LINE_HEIGHT
 
 
@@ -95,17 +112,22 @@ def check_picture_path(path: Path) -> None:
     look.check_matplotlib()
 
 
-def write_picture(path: Path, shown: ShownResults) -> Picture:
+def write_picture(path: Path, shown: ShownResults, part: str | None = None) -> Picture:
     """Writes the frontier and the curves of each group; the same points give the same bytes.
 
-    Raises InputError where nothing was measured, where the file cannot be written, and as
-    ``check_picture_path`` does.
+    ``part``: the only part of mixes to be drawn; None: whole points, and below them all parts.
+    Raises InputError where nothing was measured, for an unknown part, where the file cannot be
+    written, and as ``check_picture_path`` does.
     """
     check_picture_path(path)
-    groups = [_group(documents) for documents in _documents_of_groups(shown)]
+    groups: list[_Group] = []
+    for documents in _documents_of_groups(shown):
+        groups += _groups(documents)
     if not groups:
         raise InputError(f"--plot {path}: no point there has figures to draw")
-    drawn = groups[:MOST_GROUPS]
+    if part is not None:
+        groups = _of_part(groups, part)
+    drawn = _with_room(groups)
     partial = path.with_name(f".{path.name}.partial")
     figure = _figure(drawn)
     try:
@@ -114,14 +136,33 @@ def write_picture(path: Path, shown: ShownResults) -> Picture:
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise InputError(f"--plot {path}: {error.strerror or error}") from error
-    left_out = [group.title for group in groups[MOST_GROUPS:]]
+    left_out = [group.title for group in groups if group not in drawn]
+    points = set()
     for group in drawn:
         left_out += [each.label for each in group.series[MOST_CURVES:]]
         at_once = look.at_once_text(group.series)
         if at_once:
             left_out.append(f"over load {at_once}")
-    points = sum(len(list(all_points(group.series))) for group in drawn)
-    return Picture(points, len(drawn), tuple(left_out))
+        points |= {(point.experiment, point.point_id) for point in all_points(group.series)}
+    parts = dict.fromkeys(group.part for group in drawn if group.part is not None)
+    return Picture(len(points), tuple(parts), tuple(dict.fromkeys(left_out)))
+
+
+def _of_part(groups: Sequence[_Group], part: str) -> list[_Group]:
+    """The groups of this part of a mix. Raises InputError where no mix has it."""
+    of_part = [group for group in groups if group.part == part]
+    if not of_part:
+        names = sorted({group.part for group in groups if group.part is not None})
+        those = f"the parts there are {listed(names)}" if names else "no point there is of a mix"
+        raise InputError(f"--part {part!r}: {those}")
+    return of_part
+
+
+def _with_room(groups: Sequence[_Group]) -> list[_Group]:
+    """As many groups as one picture has room for, in their order; whole points before parts."""
+    by_rank = sorted(groups, key=lambda group: group.part is not None)
+    chosen = by_rank[:MOST_GROUPS]
+    return [group for group in groups if group in chosen]
 
 
 def _documents_of_groups(shown: ShownResults) -> Iterator[list[PointDocument]]:
@@ -134,18 +175,32 @@ def _documents_of_groups(shown: ShownResults) -> Iterator[list[PointDocument]]:
         yield of_load_runs
 
 
-def _group(documents: Sequence[PointDocument]) -> _Group:
+def _groups(documents: Sequence[PointDocument]) -> list[_Group]:
+    """The group of these points and, of a mix, a group of each part."""
     names: list[str] = []
     for y in CURVES:
         names += needed_columns(y)
-    points = points_of_documents(documents, dict.fromkeys(names))
+    columns = dict.fromkeys(names)
+    points = points_of_documents(documents, columns)
     series = series_of(points)
-    panels = [_Panel(series)]
-    # levels of requests/s and of requests in flight have axes of their own
-    for control in dict.fromkeys(point.control for point in points):
+    groups = [_Group(look.title_of(points), series, [_Panel(series), *_curve_panels(series)])]
+    parts: list[PartDocument] = []
+    for document in documents:
+        parts += part_documents(document)
+    for part, of_part in values_by_key((each.part, each) for each in parts).items():
+        points = points_of_parts(of_part, columns)
+        alike = series_like(series, points)
+        groups.append(_Group(look.title_of(points), alike, _curve_panels(alike), part))
+    return groups
+
+
+def _curve_panels(series: Sequence[Series]) -> list[_Panel]:
+    """The curves over load; levels of requests/s and of requests in flight have their own axes."""
+    panels: list[_Panel] = []
+    for control in dict.fromkeys(point.control for point in all_points(series)):
         of_control = [each.of_control(control) for each in series]
         panels += [_Panel(of_control, y) for y in CURVES if _has_values(of_control, y)]
-    return _Group(look.title_of(points), series, panels)
+    return panels
 
 
 def _has_values(series: Sequence[Series], y: str) -> bool:
@@ -174,7 +229,7 @@ def _draw_group(group: _Group, part: Any) -> None:
         panel.draw(axes)
     for axes in every[len(group.panels) :]:
         axes.set_axis_off()
-    handles = frontier_handles(group.series)
+    handles = group.handles()
     note = look.curves_note(group.series, "without curves")
     part.legend(
         handles=[*handles, *look.note_handles(note)],

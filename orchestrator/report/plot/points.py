@@ -17,8 +17,10 @@ from orchestrator.base.errors import InputError
 from orchestrator.base.grouping import values_by_key
 from orchestrator.base.registry import did_you_mean
 from orchestrator.report.columns import column_named, column_names
+from orchestrator.report.documents.part import PartDocument
 from orchestrator.report.documents.point import PointDocument, point_document
 from orchestrator.report.origin import badge_of
+from orchestrator.report.part_columns import part_columns
 from orchestrator.report.selection import experiments, with_limits
 from orchestrator.report.text import plain
 from orchestrator.results.root import open_results
@@ -152,6 +154,28 @@ def points_of_documents(
     return _points(columns)
 
 
+def points_of_parts(
+    parts: Sequence[PartDocument], more_columns: Iterable[str] = ()
+) -> list[PlottedPoint]:
+    """The parts of mixes as points, each of the workload ``MIX: PART``.
+
+    ``more_columns``: numbers that are needed beside COLUMNS; NaN where parts have none.
+    """
+    columns: dict[str, list[object]] = {}
+    for name in (*COLUMNS, *more_columns):
+        column = part_columns().get(name)
+        columns[name] = [None if column is None else column.value(part) for part in parts]
+    mixes = columns["workload"]
+    columns["workload"] = [
+        _part_workload(mix, part.part) for mix, part in zip(mixes, parts, strict=True)
+    ]
+    return _points(columns)
+
+
+def _part_workload(mix: object, part: object) -> str:
+    return f"{mix}: {part}"
+
+
 def _points_of_frame(frame: Frame, more_columns: Iterable[str]) -> list[PlottedPoint]:
     names = column_names_of(frame)
     is_of_parts = PART in names
@@ -168,7 +192,7 @@ def _points_of_frame(frame: Frame, more_columns: Iterable[str]) -> list[PlottedP
             )
     if is_of_parts:
         parts = zip(columns["workload"], values_of(frame, PART), strict=True)
-        columns["workload"] = [f"{workload}: {part}" for workload, part in parts]
+        columns["workload"] = [_part_workload(mix, part) for mix, part in parts]
     return _points(columns)
 
 
@@ -231,6 +255,21 @@ def series_of(points: Sequence[PlottedPoint]) -> list[Series]:
         by_level = sorted(group, key=lambda point: point.numbers["level"])
         series.append(Series(label, rank, tuple(by_level)))
     return series
+
+
+def series_like(series: Sequence[Series], points: Iterable[PlottedPoint]) -> list[Series]:
+    """The points in place of those of ``series`` that have the same ids.
+
+    A deployment so keeps its name and its colour. Deployments without a point are left out.
+    """
+    by_id = {(point.experiment, point.point_id): point for point in points}
+    alike = []
+    for each in series:
+        ids = [(point.experiment, point.point_id) for point in each.points]
+        own = tuple(by_id[point_id] for point_id in ids if point_id in by_id)
+        if own:
+            alike.append(replace(each, points=own))
+    return alike
 
 
 def _most_per_device(points: Iterable[PlottedPoint]) -> float:

@@ -11,9 +11,12 @@ import click
 import pytest
 
 from orchestrator.base.errors import InputError
+from orchestrator.report.plot import picture
+from orchestrator.report.plot.picture import _groups
+from orchestrator.report.plot.points import stored_documents
 from orchestrator.results.store import Store
 from tests.unit.cli.commands import invoke
-from tests.unit.plan.stored_sweeps import planned, store_sweep
+from tests.unit.plan.stored_sweeps import planned, planned_mix, store_attempt, store_sweep
 from tests.unit.results.builders import commit_measurement, deployment_row, request
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -132,3 +135,74 @@ def test_where_all_requests_were_due_at_once_no_curve_is_empty(tmp_path: Path) -
     path = tmp_path / "points.svg"
     invoke("results", store.uri, "--plot", str(path))
     assert "load (requests/s)" not in texts_of(path)
+
+
+@pytest.fixture
+def store_of_mix(tmp_path: Path) -> Store:
+    store = Store.open(str(tmp_path / "mix"), "exp")
+    plan = planned_mix(levels=[2, 4])
+    store.write_plan(plan.to_json())
+    for point in plan.points:
+        is_best = point.deployment_id == plan.points[-1].deployment_id
+        ttft_ms = {"chat": 100, "rag": 400}
+        store_attempt(store, plan, point, ttft_ms=ttft_ms, tokens=16 if is_best else 8)
+    return store
+
+
+def test_each_part_of_a_mix_has_curves_below_those_of_the_whole(
+    store_of_mix: Store, tmp_path: Path
+) -> None:
+    path = tmp_path / "points.svg"
+    done = invoke("results", store_of_mix.uri, "--plot", str(path))
+    assert done.stdout == f"{path}: 4 points, by part: chat, rag\n"
+    texts = texts_of(path)
+    titles = ["office of exp", "office: chat of exp", "office: rag of exp"]
+    for title in titles:
+        assert f"{title}: some-org/m on cpu" in texts
+    # the whole has four curves, and so has each part; the frontier has another axis
+    assert texts.count("requests in flight") == 4 * len(titles)
+    # the name in the legend, which parts do not have: they have no tokens/s per device
+    assert texts.count("frontier") == 1
+
+
+def test_a_part_keeps_the_colours_of_its_deployments(store_of_mix: Store) -> None:
+    documents = stored_documents(store_of_mix.uri)[::-1]
+    whole, chat, rag = _groups(documents)
+    for part in (chat, rag):
+        ranks = [(each.label, each.rank) for each in part.series]
+        assert ranks == [(each.label, each.rank) for each in whole.series]
+    # the best comes first, although the documents begin with another
+    assert whole.series[0].label != documents[0].label
+
+
+def test_one_part_can_be_drawn_alone(store_of_mix: Store, tmp_path: Path) -> None:
+    path = tmp_path / "points.svg"
+    done = invoke("results", store_of_mix.uri, "--plot", str(path), "--part", "rag")
+    assert done.stdout == f"{path}: 4 points, by part: rag\n"
+    titles = [text for text in texts_of(path) if " of exp" in text]
+    assert titles == ["office: rag of exp: some-org/m on cpu"]
+
+
+def test_an_unknown_part_is_refused_with_those_there_are(
+    store: Store, store_of_mix: Store, tmp_path: Path
+) -> None:
+    options = ("--plot", str(tmp_path / "a.svg"), "--part", "vision")
+    with pytest.raises(InputError, match="--part 'vision': the parts there are chat, rag"):
+        invoke("results", store_of_mix.uri, *options)
+    with pytest.raises(InputError, match="no point there is of a mix"):
+        invoke("results", store.uri, *options)
+    with pytest.raises(click.UsageError, match="--part says what --plot draws"):
+        invoke("results", store_of_mix.uri, "--part", "chat")
+
+
+def test_whole_points_have_room_before_parts(
+    store_of_mix: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Store.open(str(tmp_path / "mix"), "other")
+    store_sweep(other, planned(name="other"))
+    monkeypatch.setattr(picture, "MOST_GROUPS", 3)
+    path = tmp_path / "points.svg"
+    done = invoke("results", str(tmp_path / "mix"), "--plot", str(path))
+    assert done.stdout == (
+        f"{path}: 6 points, by part: chat\nnot drawn: office: rag of exp: some-org/m on cpu\n"
+    )
