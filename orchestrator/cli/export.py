@@ -46,7 +46,7 @@ def export(uri: str, format_name: str, output: Path, experiment: str | None) -> 
     import orjson
 
     from orchestrator.exchange.export_formats import EXPORT_FORMATS
-    from orchestrator.exchange.exported import ExportedFile
+    from orchestrator.exchange.exported import ExportedFile, LeftOutPoint
     from orchestrator.report.exported_text import export_text
     from orchestrator.report.selection import experiments
     from orchestrator.report.text import echo
@@ -59,6 +59,7 @@ def export(uri: str, format_name: str, output: Path, experiment: str | None) -> 
     points = 0
     files: list[str] = []
     left_out: list[str] = []
+    without_parts: list[str] = []
     for each in stored:
         for item in writer.files(each):
             if isinstance(item, ExportedFile):
@@ -67,9 +68,11 @@ def export(uri: str, format_name: str, output: Path, experiment: str | None) -> 
                 path.write_bytes(orjson.dumps(item.document, option=orjson.OPT_INDENT_2))
                 files.append(str(path))
                 points += item.points
-            else:
+            elif isinstance(item, LeftOutPoint):
                 left_out.append(item.reason)
-    for line in export_text(writer.title, files, points, left_out):
+            else:
+                without_parts.append(item.reason)
+    for line in export_text(writer.title, files, points, left_out, without_parts):
         echo(line)
     is_damaged = any(each.damaged for each in stored)
     return 0 if files and not is_damaged else 3

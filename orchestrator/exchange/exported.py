@@ -27,6 +27,17 @@ class LeftOutPoint:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class LeftOutParts:
+    """The parts of a mix whose point was written without them. ``reason``: why."""
+
+    point: StoredPoint
+    reason: str
+
+
+ExportItem = ExportedFile | LeftOutPoint | LeftOutParts
+
+
 class ExportFormat(Protocol):
     """A format that other tools read."""
 
@@ -34,8 +45,8 @@ class ExportFormat(Protocol):
     def title(self) -> str:
         """The format, for people."""
 
-    def files(self, experiment: StoredExperiment) -> Iterator[ExportedFile | LeftOutPoint]:
-        """The files of an experiment's current points, and the points that are left out.
+    def files(self, experiment: StoredExperiment) -> Iterator[ExportItem]:
+        """The files of an experiment's current points, and what is left out.
 
         Raises ResultsError where stored rows cannot be read.
         """

@@ -3,7 +3,8 @@
 Names and units are those of its ``utils/process_result.py``: seconds, and tokens/s for ``intvty``,
 the interactivity 1 / TPOT. ``p99_intvty`` is that of the p99 of TPOT, so it is the slow end. Rows
 have no place for a verdict, nor for what was not measured on the hardware that they name, so only
-valid points of real engines are written.
+valid points of real engines are written. A row is all that its GPUs did, so a mix has one row and
+its parts have none.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from orchestrator.analysis.points import StoredPoint
-from orchestrator.exchange.exported import ExportedFile, LeftOutPoint
+from orchestrator.exchange.exported import ExportedFile, ExportItem, LeftOutParts, LeftOutPoint
 from orchestrator.plan.current import StoredExperiment
 from orchestrator.results.records import Distribution
 
@@ -30,15 +31,17 @@ class InferenceX:
 
     title = "InferenceX rows"
 
-    def files(self, experiment: StoredExperiment) -> Iterator[ExportedFile | LeftOutPoint]:
+    def files(self, experiment: StoredExperiment) -> Iterator[ExportItem]:
         """One file with a row for each valid closed-loop point."""
         rows: list[Mapping[str, object]] = []
         for point in experiment.points().current:
             reason = _reason_to_leave_out(point)
-            if reason is None:
-                rows.append(_row(point))
-            else:
+            if reason is not None:
                 yield LeftOutPoint(point, reason)
+                continue
+            rows.append(_row(point))
+            if point.part_figures:
+                yield LeftOutParts(point, "a row is all that its GPUs did")
         if rows:
             yield ExportedFile(f"agg_{experiment.name}.json", rows, len(rows))
 

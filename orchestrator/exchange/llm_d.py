@@ -1,9 +1,9 @@
 """The llm-d benchmark report, version 0.2.1: one file per point.
 
 Its schema lies in ``llm_d_schema/`` (llm-d/llm-d-benchmark, Apache-2.0). A report holds one load
-level; those of one experiment share ``run.eid``. It has no place for limits, intervals and verdicts:
-ours stand in ``scenario.load.native.config``, and the verdict in ``run.keywords`` too. Latencies
-count from sending, as in reports of llm-d's own tools.
+level; those of one experiment share ``run.eid``. It has no place for limits, intervals, verdicts and
+parts of a mix: ours stand in ``scenario.load.native.config``, and the verdict in ``run.keywords``
+too. Latencies count from sending, as in reports of llm-d's own tools.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from orchestrator.analysis.points import StoredPoint
 from orchestrator.analysis.requests import RequestArrays, request_arrays
 from orchestrator.analysis.throughput import output_tokens_by
 from orchestrator.base.arrays import Floats
-from orchestrator.exchange.exported import ExportedFile, LeftOutPoint
+from orchestrator.exchange.exported import ExportedFile, ExportItem, LeftOutPoint
 from orchestrator.plan.current import Question, StoredExperiment
 from orchestrator.results.ids import digest
 from orchestrator.results.records import Distribution, Figures
@@ -79,7 +79,7 @@ class LlmD:
 
     title = f"llm-d benchmark report {VERSION}"
 
-    def files(self, experiment: StoredExperiment) -> Iterator[ExportedFile | LeftOutPoint]:
+    def files(self, experiment: StoredExperiment) -> Iterator[ExportItem]:
         """A report for each point that has a repeat to its end, whatever its verdict."""
         points = experiment.points(*experiment.slos).current
         questions = experiment.asked_of(points)
@@ -237,8 +237,13 @@ def _load(
         standardized["concurrency"] = int(head.level)
     elif math.isfinite(head.level):
         standardized["rate_qps"] = head.level
+    parts = [
+        {"part": of_part.part, "aggregate": _aggregate(of_part.figures)}
+        for of_part in point.part_figures
+    ]
     tests = [
-        {"name": test.name, "target": test.target, "share": _interval(test.share)}
+        {"name": test.name, "part": test.part, "target": test.target}
+        | {"share": _interval(test.share)}
         for test in point.tests
     ]
     native = {
@@ -251,6 +256,7 @@ def _load(
         "starts": len(set(point.starts)),
         "limits": [slo.model_dump(mode="json") for slo in experiment.slos[:1]],
         "attainment": tests,
+        "parts": parts,
         "output_token_throughput": _interval(point.output_token_throughput()),
         "definitions": "latencies count from sending; figures are those of the steady window",
     }

@@ -9,13 +9,17 @@ from orchestrator.base.text import counted
 
 
 def export_text(
-    title: str, files: Sequence[str], points: int, reasons: Sequence[str]
+    title: str,
+    files: Sequence[str],
+    points: int,
+    reasons: Sequence[str],
+    reasons_of_parts: Sequence[str] = (),
 ) -> Iterator[str]:
     """The lines that ``export`` prints.
 
     ``title``: what the files contain. ``files``: the paths of the files that were written.
     ``points``: how many points they have together. ``reasons``: for each point that was left out,
-    why.
+    why. ``reasons_of_parts``: the same for each mix that was written without its parts.
     """
     if not files:
         yield f"{title}: nothing to write"
@@ -26,3 +30,5 @@ def export_text(
         yield f"{counted(len(files), 'file')} in {folder}: {title}"
     for reason, count in Counter(reasons).most_common():
         yield f"left out: {counted(count, 'point')}: {reason}"
+    for reason, count in Counter(reasons_of_parts).most_common():
+        yield f"without its parts: {counted(count, 'point')} of a mix: {reason}"

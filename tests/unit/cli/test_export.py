@@ -11,7 +11,7 @@ from orchestrator.base.errors import InputError
 from orchestrator.results.store import Store
 from tests.unit.cli.commands import invoke
 from tests.unit.exchange.recorded import VLLM
-from tests.unit.plan.stored_sweeps import planned, store_sweep
+from tests.unit.plan.stored_sweeps import planned, planned_mix, store_sweep
 
 
 @pytest.fixture
@@ -66,3 +66,15 @@ def test_an_unknown_format_is_refused_with_the_known_ones(store: Store, tmp_path
     with pytest.raises(InputError, match="Known: inferencex, llm-d"):
         invoke("export", store.uri, "--format", "llmd", "--output", str(tmp_path / "no"))
     assert not (tmp_path / "no").exists()
+
+
+def test_rows_of_a_mix_have_no_place_for_its_parts_and_the_output_says_so(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path / "results"), "exp")
+    store_sweep(store, planned_mix(), ttft_ms={"chat": 100, "rag": 400})
+    done = invoke(
+        *("export", store.uri, "--format", "inferencex", "--output", str(tmp_path / "rows"))
+    )
+    assert done.stdout == (
+        f"{tmp_path}/rows/agg_exp.json: 2 points, InferenceX rows\n"
+        "without its parts: 2 points of a mix: a row is all that its GPUs did\n"
+    )

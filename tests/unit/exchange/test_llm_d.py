@@ -21,7 +21,7 @@ from orchestrator.results.schemas import table_of
 from orchestrator.results.store import Store
 from tests.golden.make import STORE
 from tests.unit.exchange.recorded import VLLM, VLLM_DETAILED, imported
-from tests.unit.plan.stored_sweeps import planned, store_sweep
+from tests.unit.plan.stored_sweeps import planned, planned_mix, store_sweep
 
 SCHEMA = json.loads(
     Path(llm_d.__file__)
@@ -78,6 +78,26 @@ def test_a_report_has_the_figures_of_its_point(experiments: list[StoredExperimen
             rate = aggregate["throughput"]["output_token_rate"]
             assert rate["mean"] == figures.output_token_throughput
             assert aggregate["requests"]["total"] == figures.requests.scheduled
+
+
+def test_a_report_has_the_figures_of_each_part_of_a_mix(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path), "exp")
+    store_sweep(store, planned_mix(max_num_seqs=[8]), ttft_ms={"chat": 100, "rag": 400})
+    (report,) = reports(StoredExperiment(store))
+    VALIDATOR.validate(report)
+    config = report["scenario"]["load"]["native"]["config"]
+    chat, rag = config["parts"]
+    assert (chat["part"], rag["part"]) == ("chat", "rag")
+    medians = [part["aggregate"]["latency"]["time_to_first_token"]["p50"] for part in (chat, rag)]
+    assert medians == pytest.approx([0.1, 0.4])
+    whole = report["results"]["request_performance"]["aggregate"]
+    counts = [part["aggregate"]["requests"]["total"] for part in (chat, rag)]
+    assert sum(counts) == whole["requests"]["total"]
+    assert {test["part"] for test in config["attainment"]} == {"chat", "rag"}
+    # each part has the form of the schema's own aggregate
+    for part in (chat, rag):
+        report["results"]["request_performance"]["aggregate"] = part["aggregate"]
+        VALIDATOR.validate(report)
 
 
 def test_throughput_over_time_adds_up_to_the_whole(experiments: list[StoredExperiment]) -> None:
