@@ -18,6 +18,17 @@ WAITING = "nothing is stored here yet"
 
 
 @dataclass(frozen=True, slots=True)
+class Seen:
+    """What a page has: its edition, the serial number of its texts, and of how many attempts it
+    has the requests.
+    """
+
+    edition: int = 0
+    serial: int = 0
+    attempts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """What a page of the same edition lacks.
 
@@ -33,6 +44,11 @@ class Change:
     texts: str = ""
     bins: str = ""
 
+    @property
+    def seen(self) -> Seen:
+        """What the page has once it has taken in the change."""
+        return Seen(self.edition, self.serial, self.attempts)
+
 
 def live_page(now: Watched, texts: KeptTexts) -> str:
     """The whole page, which then asks for changes by itself."""
@@ -46,17 +62,15 @@ def live_page(now: Watched, texts: KeptTexts) -> str:
     return page_html(now.content, state)
 
 
-def change_since(
-    now: Watched, texts: KeptTexts, edition: int, serial: int, attempts: int
-) -> Change:
-    """What a page lacks that has this edition, serial number and number of attempts."""
+def change_since(now: Watched, texts: KeptTexts, seen: Seen) -> Change:
+    """What a page lacks. ``seen``: what it has already."""
     change = Change(now.edition, now.serial, now.attempts, says=runs_text(now.runs))
-    if now.edition != edition or now.serial == serial:
+    if now.edition != seen.edition or now.serial == seen.serial:
         return change
     return replace(
         change,
-        texts=texts.since(serial, now).packed(),
-        bins=packed_bins(now.content.payload.bins.encoded(attempts)),
+        texts=texts.since(seen.serial, now).packed(),
+        bins=packed_bins(now.content.payload.bins.encoded(seen.attempts)),
     )
 
 

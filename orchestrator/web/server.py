@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import secrets
 import socket
 import sys
 import traceback
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from urllib.parse import urlencode
 
 from aiohttp import web
@@ -23,7 +24,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from orchestrator.base.errors import InputError, OrchestratorError
 from orchestrator.base.redaction import redact
-from orchestrator.web.page import change_since, live_page
+from orchestrator.web.page import Seen, change_since, live_page
 from orchestrator.web.prometheus import exposition
 from orchestrator.web.texts import KeptTexts
 from orchestrator.web.watched import Watched, WatchedResults
@@ -35,6 +36,7 @@ HEALTH = "/healthz"  # tells nothing of the results, so probes need no token for
 CLOSING_S = 0.5  # for answers under way when the server ends; event streams never end by themselves
 TOKEN_VARIABLE = "ORCHESTRATOR_WATCH_TOKEN"  # noqa: S105 - the variable's name
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+_NUMBER = re.compile(r"[0-9]{1,18}")  # more digits than anything here is counted to
 HEADERS = {
     "Cache-Control": "no-store",
     "Referrer-Policy": "no-referrer",  # the address may hold the token
@@ -254,27 +256,30 @@ class _Handlers:
 
     async def events(self, request: web.Request) -> web.StreamResponse:
         """Streams changes to a page. The query says what the page has already."""
-        edition = _number(request, "edition")
-        serial = _number(request, "serial")
-        attempts = _number(request, "attempts")
+        seen = _seen_by_page(request)
         response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
         await response.prepare(request)
         now = self._results.now
         while True:
-            change = await asyncio.to_thread(
-                change_since, now, self._texts, edition, serial, attempts
-            )
+            change = await asyncio.to_thread(change_since, now, self._texts, seen)
             await response.write(f"data: {json.dumps(asdict(change))}\n\n".encode())
-            if change.edition != edition:
+            if change.edition != seen.edition:
                 return response  # the page loads itself again
-            serial = change.serial
-            attempts = change.attempts
-            seen = now
-            while now is seen:
+            seen = change.seen
+            sent = now
+            while now is sent:
                 await response.write(b": still here\n\n")
-                now = await self._watcher.after(seen)
+                now = await self._watcher.after(sent)
 
 
-def _number(request: web.Request, name: str) -> int:
-    text = request.query.get(name, "0")
-    return int(text) if text.isdecimal() else 0
+def _seen_by_page(request: web.Request) -> Seen:
+    """What the page that asks has already, as its query says. Raises HTTPBadRequest for a number
+    that cannot be one of this server's; a number that is not given is 0.
+    """
+    numbers: dict[str, int] = {}
+    for field in fields(Seen):
+        text = request.query.get(field.name, "0")
+        if not _NUMBER.fullmatch(text):
+            raise web.HTTPBadRequest(text=f"{field.name} is a whole number of up to 18 digits\n")
+        numbers[field.name] = int(text)
+    return Seen(**numbers)

@@ -12,7 +12,7 @@ import pytest
 from orchestrator.report.documents.run import RunDocument
 from orchestrator.results.runs import DeploymentProgress, RunRecord, RunState
 from orchestrator.results.store import Store
-from orchestrator.web.page import WAITING, change_since, live_page, runs_text
+from orchestrator.web.page import WAITING, Seen, change_since, live_page, runs_text
 from orchestrator.web.texts import KeptTexts
 from orchestrator.web.watched import WatchedResults
 from tests.unit.plan.stored_sweeps import planned, store_sweep
@@ -37,21 +37,21 @@ def test_a_served_page_may_ask_its_own_server_alone(watched: WatchedResults) -> 
 
 def test_a_page_that_has_all_is_told_what_runs_alone(watched: WatchedResults) -> None:
     now = watched.now
-    change = change_since(now, KeptTexts(), now.edition, now.serial, now.attempts)
+    change = change_since(now, KeptTexts(), Seen(now.edition, now.serial, now.attempts))
     assert change.texts == ""
     assert change.bins == ""
 
 
 def test_a_page_that_lacks_an_attempt_gets_its_requests_alone(watched: WatchedResults) -> None:
     now = watched.now
-    change = change_since(now, KeptTexts(), now.edition, now.serial - 1, now.attempts - 1)
+    change = change_since(now, KeptTexts(), Seen(now.edition, now.serial - 1, now.attempts - 1))
     bins = now.content.payload.bins
     assert unpacked(change.bins) == bins.encoded(now.attempts - 1)
     assert 0 < len(unpacked(change.bins)) < len(bins.encoded())
 
 
 def test_a_page_of_another_edition_is_told_to_load_again(watched: WatchedResults) -> None:
-    change = change_since(watched.now, KeptTexts(), watched.now.edition + 1, 0, 0)
+    change = change_since(watched.now, KeptTexts(), Seen(watched.now.edition + 1, 0, 0))
     assert change.edition == watched.now.edition
     assert change.texts == ""
 
@@ -65,14 +65,16 @@ def test_of_the_texts_a_page_gets_the_lines_that_changed(tmp_path: Path) -> None
     live_page(before, texts)  # a browser opens it
     store_sweep(store, planned(levels=list(range(1, 22))))
     watched.look()
-    change = change_since(watched.now, texts, before.edition, before.serial, before.attempts)
+    change = change_since(watched.now, texts, Seen(before.edition, before.serial, before.attempts))
     changes = json.loads(unpacked(change.texts))
     (described,) = [
         [edit for edit in changes["described"] if isinstance(edit, str) and '"point":{' in edit]
     ]
     assert len(described) == 2  # one of each deployment
     assert len([edit for edit in changes["timelines"] if isinstance(edit, str)]) == 3
-    whole = change_since(watched.now, KeptTexts(), before.edition, before.serial, before.attempts)
+    whole = change_since(
+        watched.now, KeptTexts(), Seen(before.edition, before.serial, before.attempts)
+    )
     assert len(change.texts) < len(whole.texts) / 4
 
 

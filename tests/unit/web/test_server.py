@@ -178,6 +178,12 @@ def test_a_page_of_another_edition_is_told_so_and_left(store):
     assert json.loads(change.removeprefix(b"data: "))["edition"] == results.now.edition
 
 
+@pytest.mark.parametrize("number", ["9" * 5_000, "-1", "two", "²"])
+@pytest.mark.parametrize("name", ["edition", "serial", "attempts"])
+def test_a_page_that_has_no_possible_number_is_refused(store, name, number):
+    assert status_of(LOCAL, store, f"/events?{name}={number}") == 400
+
+
 class Unanswered(WatchedResults):
     """A storage that never answers."""
 
