@@ -185,8 +185,8 @@ class Batch:
         # The next steps may be shorter than a step of these decodes: prefills may go first, a
         # preemption may take decodes away, and more sequences may fill more pipeline stages. But no
         # step is shorter than that of one sequence without context.
-        shortest_step_s, _ = self.costs.decode(1, 0, 0.0)
-        return self.clock + max(0, steps) * shortest_step_s
+        shortest = self.costs.decode(1, 0, 0.0)
+        return self.clock + max(0, steps) * shortest.step_s
 
     def advance(self, max_steps: int = 2**31, until_s: float = math.inf) -> list[Sequence]:
         """Runs up to ``max_steps`` steps. Returns the sequences that finished in the last of them.

@@ -58,8 +58,8 @@ class Drafts:
         sequences = decodes + len(chunks)
         context += sum(chunk.start + chunk.tokens for chunk in chunks)
         windowed = _windowed(drafter, sequences, context)
-        following_s, _ = drafter.decode(sequences, context, windowed)
-        return first_s + (self.tokens - 1) * following_s
+        following = drafter.decode(sequences, context, windowed)
+        return first_s + (self.tokens - 1) * following.step_s
 
 
 def _windowed(costs: Costs, sequences: int, context: int) -> float:

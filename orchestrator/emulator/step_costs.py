@@ -1,9 +1,9 @@
-"""How long the steps of an engine take, by formula. The formulas are explained in
-docs/explained/predictions.md.
+"""How long the steps of an engine take, by formula.
 
-With pipeline stages, a token passes all of them, so every weight is read once per token, however
-many stages there are. But ``m = min(stages, sequences)`` micro-batches are in flight at the same
-time, and each of them has 1/m of the other work.
+docs/explained/predictions.md explains the formulas. With pipeline stages, a token passes all of
+them, so every weight is read once per token, however many stages there are. But as many
+micro-batches as there are stages (or sequences, if these are fewer) are in flight at the same time,
+and they share the other work.
 """
 
 from __future__ import annotations
@@ -27,18 +27,31 @@ class Chunk(NamedTuple):
     tokens: int
 
 
+class DecodeStep(NamedTuple):
+    """A step of decodes alone.
+
+    ``growth_s``: how much longer the next step of the same sequences is, whose context is one token
+    longer.
+    """
+
+    step_s: float
+    growth_s: float
+
+
 class StepTimes(Protocol):
-    """How long the steps of one data-parallel rank take: ``Costs`` by formula, ``Tables``
-    (step_tables.py) by measured kernels. ``context``: tokens that all decodes of a step together read in
-    layers with full attention. ``windowed``: the same in layers with a sliding window.
+    """How long the steps of one data-parallel rank take.
+
+    ``Costs`` computes it by formula, ``Tables`` (step_tables.py) from measured kernels.
+    ``context``: tokens that all decodes of a step together read in layers with full attention.
+    ``windowed``: the same in layers with a sliding window.
     """
 
     @property
     def window(self) -> int:
         """Tokens of the sliding window; 0 without one, and ``windowed`` is then ignored."""
 
-    def decode(self, sequences: int, context: int, windowed: float) -> tuple[float, float]:
-        """Seconds of a step of decodes alone, and how much longer the next such step is."""
+    def decode(self, sequences: int, context: int, windowed: float) -> DecodeStep:
+        """How long a step of decodes alone takes."""
 
     def mixed(self, decodes: int, context: int, windowed: float, chunks: list[Chunk]) -> float:
         """Seconds of a step of decodes and prefill chunks."""
@@ -48,10 +61,10 @@ class StepTimes(Protocol):
 class Costs:
     """``StepTimes`` by formula: the coefficients of a step's time, all in seconds.
 
-    Kernels run one after the other, so a step is a sum; each kind of kernel takes the time of
-    reading or of computing, whichever is longer. Work is divided by the number of micro-batches in
-    flight. Reading weights, and what a layer costs in any case, are not divided, because a token
-    passes all stages.
+    Kernels run one after the other, so a step is a sum. Each kind of kernel takes the time of
+    reading or of computing, whichever is longer, and a little more if both are long: ``hypot``.
+    Work is divided by the number of micro-batches in flight. Reading weights, and what a layer
+    costs in any case, are not divided, because a token passes all stages.
     """
 
     step_s: float  # every step: host, kernel floors of all layers, latency of collectives and hops
@@ -73,28 +86,34 @@ class Costs:
     stages: int
     window: int
 
-    def in_flight(self, sequences: int) -> int:
-        """Micro-batches that share the work of a step."""
+    def micro_batches(self, sequences: int) -> int:
+        """How many micro-batches are in flight, which share the work of a step."""
         return 1 if self.stages == 1 else min(self.stages, sequences)
 
     def without_attention(self, sequences: int, tokens: int, drafts: int = 0) -> float:
-        """Seconds of a step that do not depend on how long the context is. ``drafts``: those of its
-        tokens that have logits beside the last one of each sequence.
-        """
-        m = self.in_flight(sequences)
-        arithmetic_s = (tokens * self.token_s + (sequences + drafts) * self.sample_s) / m
-        dense_s = math.hypot(self.weights_s, arithmetic_s)
-        if self.routing.num_experts:
-            expert_reads_s = self.experts_s * self.routing.expected_share(tokens / m)
-            dense_s += math.hypot(expert_reads_s, tokens * self.expert_token_s / m)
-        return self.step_s + self.sequence_s * sequences + dense_s + tokens * self.traffic_s / m
+        """Seconds of a step that do not depend on how long the context is.
 
-    def decode(self, sequences: int, context: int, windowed: float) -> tuple[float, float]:
-        m = self.in_flight(sequences)
-        attention_s = (context * self.context_s + windowed * self.window_s) / m
-        step_s = self.without_attention(sequences, sequences) + attention_s
-        growth_s = sequences * self.context_s / m
-        return step_s, growth_s
+        Logits are computed for the last token of each sequence, and for ``drafts`` further tokens.
+        """
+        micro_batches = self.micro_batches(sequences)
+        logits_s = (sequences + drafts) * self.sample_s
+        arithmetic_s = (tokens * self.token_s + logits_s) / micro_batches
+        dense_s = math.hypot(self.weights_s, arithmetic_s)
+        experts_s = 0.0
+        if self.routing.num_experts:
+            reads_s = self.experts_s * self.routing.expected_share(tokens / micro_batches)
+            experts_s = math.hypot(reads_s, tokens * self.expert_token_s / micro_batches)
+        host_s = self.step_s + self.sequence_s * sequences
+        traffic_s = tokens * self.traffic_s / micro_batches
+        return host_s + (dense_s + experts_s) + traffic_s
+
+    def decode(self, sequences: int, context: int, windowed: float) -> DecodeStep:
+        micro_batches = self.micro_batches(sequences)
+        attention_s = (context * self.context_s + windowed * self.window_s) / micro_batches
+        return DecodeStep(
+            step_s=self.without_attention(sequences, sequences) + attention_s,
+            growth_s=sequences * self.context_s / micro_batches,
+        )
 
     def mixed(
         self,
@@ -106,17 +125,17 @@ class Costs:
     ) -> float:
         tokens = decodes + drafts
         attention_s = context * self.context_s + windowed * self.window_s
-        floor_s = self.prefill_s if chunks else 0.0
+        prefill_s = self.prefill_s if chunks else 0.0
         for start, chunk_tokens in chunks:
             tokens += chunk_tokens
-            middle = start + chunk_tokens / 2
+            middle = start + chunk_tokens / 2  # the context of its tokens, on average
             attention_s += max(chunk_tokens * middle * self.attend_s, start * self.context_s)
             attention_s += chunk_tokens * min(middle, self.window) * self.attend_window_s
         sequences = decodes + len(chunks)
         return (
-            floor_s
+            prefill_s
             + self.without_attention(sequences, tokens, drafts)
-            + attention_s / self.in_flight(sequences)
+            + attention_s / self.micro_batches(sequences)
         )
 
 
@@ -127,8 +146,10 @@ def step_costs(
     constants: Constants,
     decode_tokens: int = 1,
 ) -> Costs:
-    """The costs of a rank by formula. ``constants``: with all that are typical of its engine.
-    ``decode_tokens``: of each sequence that one step computes while it decodes.
+    """The costs of a rank by formula.
+
+    ``constants``: those of a profile, with the typical ones of its engine where it has none.
+    ``decode_tokens``: how many tokens of each sequence a step computes while it decodes.
     """
     shape = facts.shape
     tensor = settings.tensor_parallel_size
@@ -182,9 +203,10 @@ def _layer_s(settings: EngineSettings, facts: ModelFacts, constants: Constants) 
 
 
 def _activation_bytes(settings: EngineSettings, facts: ModelFacts) -> float:
-    """Bytes that a rank reads and writes for one token, without weights and KV cache. Norms,
-    residuals and projections of each layer are whole on every rank; the inside of its MLP or of its
-    experts is divided by tensor parallelism.
+    """Bytes that a rank reads and writes for one token, without weights and KV cache.
+
+    Norms, residuals and projections of each layer are whole on every rank; the inside of its MLP or
+    of its experts is divided by tensor parallelism.
     """
     shape = facts.shape
     dense_layers = shape.num_hidden_layers - shape.num_moe_layers
@@ -214,10 +236,12 @@ def _attention(
     constants: Constants,
     decode_tokens: int,
 ) -> _AttentionCosts:
-    """The costs of layers with full attention and with a sliding window. For each token of context,
-    a decode takes the time of reading it once or of computing on it, whichever is longer; a prefill
-    takes that of computing. Attention is computed in 16 bit whatever the weights are (an FP8 cache
-    is widened for it). MLA decodes in its latent space (absorbed) and prefills in its heads.
+    """The costs of layers with full attention and with a sliding window.
+
+    For each token of context, a decode takes the time of reading it once or of computing on it,
+    whichever is longer; a prefill takes that of computing. Attention is computed in 16 bit whatever
+    the weights are (an FP8 cache is widened for it). MLA decodes in its latent space (absorbed) and
+    prefills in its heads.
     """
     shape = facts.shape
     pair_flops = attention_pair_flops(shape)
@@ -246,8 +270,11 @@ class _CommunicationCosts:
 def _communication(
     settings: EngineSettings, facts: ModelFacts, device: Accelerator, constants: Constants
 ) -> _CommunicationCosts:
-    """The costs of two all-reduces a layer over TP, of one hop between pipeline stages, and where
-    experts are spread over data-parallel ranks of a token's way to its experts and back.
+    """The costs of messages between ranks.
+
+    Tensor parallelism has two all-reduces per layer, pipeline parallelism a hop from each stage to
+    the next. Where experts are spread over data-parallel ranks, a token also goes to its experts
+    and back.
     """
     shape = facts.shape
     tensor = settings.tensor_parallel_size
@@ -265,6 +292,7 @@ def _communication(
     hop_bandwidth = network if settings.nnodes > 1 else link
     step_s = reduces * (reduce_s + constants.collective_rank_s * tensor)
     step_s += hops * hop_s
+    # in a ring of n ranks, each of them sends 2 (n - 1) / n of what is reduced
     token_s = reduces * token_bytes * 2 * (tensor - 1) / tensor / reduce_bandwidth
     token_s += hops * token_bytes / hop_bandwidth
     if settings.enable_expert_parallel and settings.data_parallel_size > 1:

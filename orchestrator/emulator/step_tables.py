@@ -20,7 +20,7 @@ from orchestrator.catalog import memory
 from orchestrator.catalog.accelerators import Accelerator
 from orchestrator.catalog.models import ModelFacts, read_config
 from orchestrator.emulator.profile import Constants
-from orchestrator.emulator.step_costs import Chunk
+from orchestrator.emulator.step_costs import Chunk, DecodeStep
 from orchestrator.spec.settings import EngineSettings
 
 PACKAGE = "aiconfigurator_core"
@@ -71,22 +71,19 @@ class Tables:
     sequence_s: float  # for each sequence
     window: int = 0
 
-    def decode(self, sequences: int, context: int, windowed: float) -> tuple[float, float]:
-        """As ``Costs.decode``: seconds of a step of decodes alone, and by how much the next is
-        longer. Raises NoRow.
-        """
+    def decode(self, sequences: int, context: int, windowed: float) -> DecodeStep:
+        """As ``Costs.decode``: how long a step of decodes alone takes. Raises NoRow."""
         mean_context = max(1, round(context / sequences))
         kernels_ms = self._decode_ms(sequences, mean_context)
         ahead_ms = self._decode_ms(sequences, mean_context + _AHEAD)
         step_s = self.step_s + sequences * self.sequence_s + kernels_ms / 1e3
         growth_s = max(0.0, ahead_ms - kernels_ms) / _AHEAD / 1e3
-        return step_s, growth_s
+        return DecodeStep(step_s, growth_s)
 
     def mixed(self, decodes: int, context: int, windowed: float, chunks: list[Chunk]) -> float:
         """As ``Costs.mixed``: seconds of a step of decodes and prefill chunks. Raises NoRow."""
         if not chunks:
-            step_s, _ = self.decode(decodes, context, windowed)
-            return step_s
+            return self.decode(decodes, context, windowed).step_s
         tokens = decodes + sum(chunk.tokens for chunk in chunks)
         kernels_ms = self._parts(tokens, 0, tokens, 0).without_attention
         attention_ms = 0.0

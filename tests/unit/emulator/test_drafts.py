@@ -34,7 +34,7 @@ def test_a_step_that_verifies_reads_once_and_computes_every_draft() -> None:
     assert isinstance(costs, Costs)
     # at the device's peaks a sequence alone is limited by what is read, which stays the same
     step_s = looked_up.step_s(1, 1000, 0.0, [])
-    assert costs.decode(1, 1000, 0.0)[0] < step_s < 1.02 * costs.decode(1, 1000, 0.0)[0]
+    assert costs.decode(1, 1000, 0.0).step_s < step_s < 1.02 * costs.decode(1, 1000, 0.0).step_s
     # many are limited by arithmetic: as 5 tokens each
     arithmetic_s = 200 * 5 * (costs.token_s + costs.sample_s)
     assert looked_up.step_s(200, 200, 0.0, []) > arithmetic_s
@@ -54,10 +54,10 @@ def test_a_draft_model_takes_a_step_of_its_own_for_each_draft() -> None:
     drafter = with_model.drafter
     assert drafter is not None
     drafting_s = with_model.step_s(8, 8000, 0.0, []) - looked_up.step_s(8, 8000, 0.0, [])
-    assert drafting_s == pytest.approx(4 * drafter.decode(8, 8000, 0.0)[0])
+    assert drafting_s == pytest.approx(4 * drafter.decode(8, 8000, 0.0).step_s)
     prompt = [Chunk(0, 500)]
     with_prompt_s = with_model.step_s(8, 8000, 0.0, prompt) - looked_up.step_s(8, 8000, 0.0, prompt)
-    following_s = 3 * drafter.decode(9, 8500, 0.0)[0]
+    following_s = 3 * drafter.decode(9, 8500, 0.0).step_s
     assert with_prompt_s == pytest.approx(drafter.mixed(8, 8000, 0.0, prompt) + following_s)
 
 

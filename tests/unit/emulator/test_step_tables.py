@@ -80,7 +80,7 @@ def test_a_step_is_its_kernels_and_its_host(in_the_tables: None) -> None:
     first, growth = steps.decode(8, 8 * 1000, 0.0)
     assert first == pytest.approx(1e-3 + 8e-5 + (5 + 0.08 + 0.8) / 1e3)
     assert growth == pytest.approx(8e-4 / 1e3)  # every sequence is one token longer
-    assert steps.decode(8, 8 * 1001, 0.0)[0] == pytest.approx(first + growth)
+    assert steps.decode(8, 8 * 1001, 0.0).step_s == pytest.approx(first + growth)
     assert steps.mixed(8, 8 * 1000, 0.0, []) == first
     prompts = [Chunk(0, 512), Chunk(1024, 256)]  # one whole, one chunk after 1,024 tokens
     attention_ms = 1e-5 * (512 * 256 + 256 * (1024 + 128)) + 0.8
@@ -187,7 +187,7 @@ class TestInstalled:
         by_tables, by_formula = a_replica().costs, a_replica(Constants()).costs
         for sequences in (1, 32):
             steps = [
-                costs.decode(sequences, sequences * 1024, 0.0)[0]
+                costs.decode(sequences, sequences * 1024, 0.0).step_s
                 for costs in (by_tables, by_formula)
             ]
             assert steps[0] == pytest.approx(steps[1], rel=0.1)
