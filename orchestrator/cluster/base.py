@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from orchestrator.base.errors import Occupied, PlacementError
@@ -36,6 +37,16 @@ class Machine:
     gpus: int = 0
     cpus: float = 0.0
     labels: Mapping[str, str] = field(default_factory=dict)
+
+
+class Avoidance(IntEnum):
+    """Why clients should keep off a node. Nodes with the strongest reason are taken last."""
+
+    NONE = 0
+    OWN_ENGINE = 1  # it has an engine of the same launch
+    OTHER_ENGINE = 2  # it has an engine of another launch of this sweep
+    UNFIT = 3  # another sweep has its host for itself, it has no room for rows, or it is going away
+    NO_START = 4  # a client did not start there
 
 
 @dataclass(frozen=True, slots=True)

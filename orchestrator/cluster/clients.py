@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Generic, Protocol
 
 from orchestrator.base.errors import NoClient, PlacementError, ResultsError
 from orchestrator.base.redaction import redact
-from orchestrator.cluster.base import ClientLost, ClientReport, HostLost, Machine
+from orchestrator.cluster.base import Avoidance, ClientLost, ClientReport, HostLost, Machine
 from orchestrator.cluster.calls import CALL_LIMIT_S, Arguments, T, answer, answer_or_none
 from orchestrator.cluster.client_host import ClientHost
 from orchestrator.load.point import LoadPoint, Progress, SoFar
@@ -33,9 +33,6 @@ STOP_LOOK_S = 0.2
 PROGRESS_LIMIT_S = 0.5
 MOST_SETTLES = 20  # so that a client which answers but never finishes is not waited for forever
 REUSE_LIMIT_S = 5.0
-# The number in ``avoid`` of a node where clients should not run. It is higher than that of any node
-# that launches of this sweep use; nodes with the highest numbers are taken last.
-UNFIT = 3
 
 
 class ClientHandle(Protocol):
@@ -105,7 +102,7 @@ class ClientRun:
         self._so_far = _Poll(handles, ClientHost.so_far)
         self._reports: dict[int, ClientReport] = {}
         self._lost: dict[int, str] = {}
-        self.full: set[int] = set()  # the clients that could not keep their rows
+        self.without_room: set[int] = set()  # the clients that could not keep their rows
 
     def wait(self, wait_s: float) -> bool:
         """Waits up to ``wait_s``. Returns whether every client has reported. Raises ClientLost."""
@@ -118,7 +115,7 @@ class ClientRun:
                 self._reports[index] = future.result()
             except ResultsError as error:
                 self._lost[index] = str(error)
-                self.full.add(index)
+                self.without_room.add(index)
             except Exception as error:
                 self._lost[index] = str(error)
         if self._lost:
@@ -158,8 +155,8 @@ class ClientRun:
         return total
 
     def so_far(self) -> list[SoFar]:
-        """What happened in a watched point since the last call, as the clients report that answer
-        promptly. The next call includes what the others answer later.
+        """What happened in a watched point since the last call, as reported by the clients that
+        answer promptly. The next call has what the others answer later.
         """
         return [report for report in self._so_far.answers().values() if report is not None]
 
@@ -207,7 +204,7 @@ class BorrowedClients:
         self._offsets: list[ClockOffset] = []  # of each member, since ``prepare``
         self._run: ClientRun | None = None
         self._unfit = frozenset(unfit)
-        self._full: set[int] = set()  # members that had no room for rows in ``prepare``
+        self._without_room: set[int] = set()  # members that had no room for rows in ``prepare``
         self._released = False
 
     def prepare(self, point: LoadPoint, stopped: Callable[[], bool] = lambda: False) -> int | None:
@@ -228,7 +225,8 @@ class BorrowedClients:
             if stopped():
                 return None
         self._offsets = []
-        full: dict[int, str] = {}
+        without_room: dict[int, str] = {}
+        self._without_room.clear()
         for index, (member, call) in enumerate(zip(self._members, calls, strict=True)):
             try:
                 scheduled += answer(call, "prepare", end_s - time.monotonic())
@@ -236,10 +234,10 @@ class BorrowedClients:
             except HostLost as error:
                 raise ClientLost([index], str(error)) from error
             except ResultsError as error:
-                full[index] = str(error)
-        self._full = set(full)
-        if full:
-            raise ClientLost(list(full), _distinct(full.values()))
+                without_room[index] = str(error)
+                self._without_room.add(index)
+        if without_room:
+            raise ClientLost(list(without_room), _distinct(without_room.values()))
         return scheduled
 
     def start(self, lead_s: float, write: bool = True) -> ClientRun:
@@ -258,19 +256,19 @@ class BorrowedClients:
         return self._run
 
     @property
-    def full(self) -> set[str]:
-        """Nodes without room for rows."""
-        full = set(self._full)
+    def nodes_without_room(self) -> set[str]:
+        """Nodes on which a client had no room for its rows."""
+        without_room = set(self._without_room)
         if self._run is not None:
-            full |= self._run.full
-        return {self.nodes[index] for index in full}
+            without_room |= self._run.without_room
+        return {self.nodes[index] for index in without_room}
 
     @property
     def unfit(self) -> set[str]:
         """Nodes to which no client should move: those without room for rows, and those that
         another sweep held when these clients were borrowed.
         """
-        return self.full | self._unfit
+        return self.nodes_without_room | self._unfit
 
     @property
     def processes(self) -> Sequence[tuple[str, int]]:
@@ -316,7 +314,7 @@ class ClientPool:
         self._members: list[PooledClient] = []
         self.processes: list[tuple[str, int]] = []  # host name and pid of every client ever started
 
-    def borrow(self, count: int, avoid: Mapping[str, int]) -> BorrowedClients:
+    def borrow(self, count: int, avoid: Mapping[str, Avoidance]) -> BorrowedClients:
         """``count`` clients (see ``Cluster.clients``), which lease a share of their hosts. Hosts
         that another sweep has for itself, or that have no room for rows, are the last choice.
 
@@ -324,7 +322,7 @@ class ClientPool:
         """
         avoid = dict(avoid)
         # idle clients are taken before new ones are started, wherever they are
-        self._end_idle_on({node for node, number in avoid.items() if number >= UNFIT})
+        self._end_idle_on({node for node, reason in avoid.items() if reason >= Avoidance.UNFIT})
         unfit: set[str] = set()
         while True:
             members = self._borrow(count, avoid)
@@ -335,7 +333,7 @@ class ClientPool:
                 self.give_back([member], reusable=member.node_id not in newly_unfit)
             unfit |= newly_unfit
             self._end_idle_on(unfit)
-            avoid |= dict.fromkeys(newly_unfit, UNFIT)
+            avoid |= dict.fromkeys(newly_unfit, Avoidance.UNFIT)
 
     def _lease(self, members: Sequence[PooledClient]) -> set[str]:
         """Leases shares of the clients' hosts. Returns the nodes where clients should rather not
@@ -348,7 +346,7 @@ class ClientPool:
                 unfit.add(member.node_id)
         return unfit
 
-    def _borrow(self, count: int, avoid: Mapping[str, int]) -> list[PooledClient]:
+    def _borrow(self, count: int, avoid: Mapping[str, Avoidance]) -> list[PooledClient]:
         """Takes idle clients, and starts those that are missing.
 
         Raises NoClient, PlacementError.
@@ -358,14 +356,14 @@ class ClientPool:
             raise PlacementError("no node is left that could run a load client")
         self._end_idle(lambda member: member.node_id not in machines)
         with self._lock:
-            self._idle.sort(key=lambda member: avoid.get(member.node_id, 0))
+            self._idle.sort(key=lambda member: avoid.get(member.node_id, Avoidance.NONE))
             reused = self._idle[:count]
             self._idle = self._idle[count:]
-            new: list[PooledClient] = []
-            while len(reused) + len(new) < count:
-                new.append(self._start_client(list(machines.values()), avoid, new))
-            self._members += new
+        new: list[PooledClient] = []
         try:
+            with self._lock:
+                while len(reused) + len(new) < count:
+                    new.append(self._start_client(list(machines.values()), avoid))
             self._await_first_answers(new)
         except BaseException:
             self.give_back(new, reusable=False)
@@ -374,17 +372,19 @@ class ClientPool:
         return reused + new
 
     def _start_client(
-        self, machines: Sequence[Machine], avoid: Mapping[str, int], new: Sequence[PooledClient]
+        self, machines: Sequence[Machine], avoid: Mapping[str, Avoidance]
     ) -> PooledClient:
-        """Starts a client where it disturbs least. ``new``: others that were just started."""
-        nodes_of_clients = [member.node_id for member in (*self._members, *new)]
-        machine = min(machines, key=lambda machine: _distance(machine, avoid, nodes_of_clients))
-        return PooledClient(
+        """Starts a client where it disturbs least."""
+        nodes_of_clients = [member.node_id for member in self._members]
+        machine = min(machines, key=lambda machine: _disturbance(machine, avoid, nodes_of_clients))
+        client = PooledClient(
             handle=self._start(machine),
             node_id=machine.node_id,
             address=machine.address,
             here=machine.address == self._address,
         )
+        self._members.append(client)
+        return client
 
     def _await_first_answers(self, new: Sequence[PooledClient]) -> None:
         """Waits until new clients answer, and checks that they can write to the results from their
@@ -426,11 +426,11 @@ class ClientPool:
         them unless they are ``reusable``.
         """
         for member in members:
-            alive = reusable and _release(member)
-            if not alive:
+            is_kept = reusable and _release(member)
+            if not is_kept:
                 member.handle.kill()
             with self._lock:
-                if alive:
+                if is_kept:
                     self._idle.append(member)
                 else:
                     self._members = [other for other in self._members if other is not member]
@@ -451,7 +451,7 @@ class ClientPool:
             member.handle.kill()
 
     def close(self) -> None:
-        """End every client."""
+        """Ends every client."""
         for member in self._members:
             member.handle.kill()
 
@@ -475,14 +475,14 @@ def owner_of(store: Store) -> Owner:
     )
 
 
-def _distance(
-    machine: Machine, avoid: Mapping[str, int], nodes_of_clients: Sequence[str]
-) -> tuple[int, bool, int, str]:
-    """Sort key of machines for a new client: away from engines, off GPU nodes, where few clients
-    are. ``nodes_of_clients``: the node of each client.
+def _disturbance(
+    machine: Machine, avoid: Mapping[str, Avoidance], nodes_of_clients: Sequence[str]
+) -> tuple[Avoidance, bool, int, str]:
+    """How much a new client would disturb on a machine, as a sort key: least away from engines, off
+    GPU nodes, and where few clients are. ``nodes_of_clients``: the node of each client.
     """
     return (
-        avoid.get(machine.node_id, 0),
+        avoid.get(machine.node_id, Avoidance.NONE),
         machine.gpus > 0,
         nodes_of_clients.count(machine.node_id),
         machine.node_id,

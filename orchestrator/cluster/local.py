@@ -24,6 +24,7 @@ from typing import IO, TYPE_CHECKING, Any
 from orchestrator.base.errors import PlacementError
 from orchestrator.base.text import counted
 from orchestrator.cluster.base import (
+    Avoidance,
     Footprint,
     Growth,
     HostLost,
@@ -163,7 +164,7 @@ class LocalCluster:
             self._free_cpus += cpus
             self._change.notify_all()
 
-    def clients(self, count: int, avoid: Mapping[str, int]) -> BorrowedClients:
+    def clients(self, count: int, avoid: Mapping[str, Avoidance]) -> BorrowedClients:
         return self._pool.borrow(count, avoid)
 
     def most_clients(self) -> int:

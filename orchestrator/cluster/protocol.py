@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from orchestrator.cluster.base import (
     Allocation,
+    Avoidance,
     DeadLog,
     Footprint,
     Growth,
@@ -172,10 +173,9 @@ class Cluster(Protocol):
         """
         ...
 
-    def clients(self, count: int, avoid: Mapping[str, int]) -> BorrowedClients:
-        """Borrows ``count`` client processes. ``avoid``: node id -> number; nodes with higher
-        numbers are taken last. Raises NoClient when a node cannot reach the results, or
-        PlacementError.
+    def clients(self, count: int, avoid: Mapping[str, Avoidance]) -> BorrowedClients:
+        """Borrows ``count`` client processes. ``avoid``: by node id; nodes that are missing are
+        taken first. Raises NoClient when a node cannot reach the results, or PlacementError.
         """
         ...
 

@@ -18,7 +18,8 @@ from orchestrator.base.errors import (
     PlacementError,
     ResultsError,
 )
-from orchestrator.cluster.clients import UNFIT, BorrowedClients
+from orchestrator.cluster.base import Avoidance
+from orchestrator.cluster.clients import BorrowedClients
 from orchestrator.cluster.protocol import Cluster
 from orchestrator.plan.model import Plan
 from orchestrator.results.events import Event, Listener
@@ -153,7 +154,7 @@ class SweepContext:
         """
         if count is None:
             count = min(self.plan.clients or 1, self.cluster.most_clients())
-        avoid = self.state.avoid(deployment_id) | dict.fromkeys(unfit, UNFIT)
+        avoid = self.state.avoid(deployment_id) | dict.fromkeys(unfit, Avoidance.UNFIT)
         for _ in range(CLIENT_TRIES - 1):
             began_s = self.clock.now_s()
             try:
@@ -168,5 +169,5 @@ class SweepContext:
                     continue  # the same nodes again: it was not their fault
                 if not isinstance(error, NoClient):
                     raise
-                avoid |= dict.fromkeys(error.nodes, UNFIT + 1)
+                avoid |= dict.fromkeys(error.nodes, Avoidance.NO_START)
         return self.cluster.clients(count, avoid)

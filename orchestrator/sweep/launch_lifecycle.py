@@ -432,7 +432,7 @@ class LaunchLifecycle:
     def _exchange_clients(self, measurer: Measurer, count: int) -> None:
         """Release the clients, and borrow ``count`` others."""
         # a client that ends frees its disk, and the next client on that node would fill it again
-        self._full_nodes |= measurer.clients.full
+        self._full_nodes |= measurer.clients.nodes_without_room
         measurer.clients.release()
         measurer.clients = self._context.borrow_clients(
             self._deployment.id, count, self._full_nodes

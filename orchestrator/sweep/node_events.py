@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from orchestrator.cluster.base import Footprint, Growth, Machine, PlacementDeadline
+from orchestrator.cluster.base import Avoidance, Footprint, Growth, Machine, PlacementDeadline
 from orchestrator.cluster.protocol import Cluster, Placement, Probes
 from orchestrator.results.events import Event, Listener
 
@@ -101,7 +101,7 @@ class ClusterWithEvents:
     ) -> Placement:
         return self._cluster.place(launch_id, footprint, nodes, deadline)
 
-    def clients(self, count: int, avoid: Mapping[str, int]) -> BorrowedClients:
+    def clients(self, count: int, avoid: Mapping[str, Avoidance]) -> BorrowedClients:
         return self._cluster.clients(count, avoid)
 
     def most_clients(self) -> int:

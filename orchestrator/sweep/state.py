@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from orchestrator.cluster.base import Machine
+from orchestrator.cluster.base import Avoidance, Machine
 from orchestrator.plan.model import Deployment
 from orchestrator.results.phases import LaunchState
 from orchestrator.sweep.admission import Reservation, Spending
@@ -198,18 +198,19 @@ class SweepState:
                     reservations.append(launch.reservation)
         return reservations
 
-    def avoid(self, deployment_id: str) -> dict[str, int]:
-        """How much the clients of a deployment should avoid each node: those of other launches
-        (2) more than those of its own launch (1). Nodes that no launch holds are missing.
+    def avoid(self, deployment_id: str) -> dict[str, Avoidance]:
+        """Why the clients of a deployment should keep off nodes. Nodes that no launch holds are
+        missing.
         """
-        avoid: dict[str, int] = {}
+        avoid: dict[str, Avoidance] = {}
         with self._lock:
             for owner, launch in self._launches.items():
                 if launch.reservation is None:
                     continue
-                weight = 1 if owner == deployment_id else 2
+                is_own = owner == deployment_id
+                reason = Avoidance.OWN_ENGINE if is_own else Avoidance.OTHER_ENGINE
                 for node in itertools.chain(*launch.reservation.nodes):
-                    avoid[node] = max(avoid.get(node, 0), weight)
+                    avoid[node] = max(avoid.get(node, Avoidance.NONE), reason)
         return avoid
 
     def placed(self, deployment: Deployment, now_s: float) -> None:

@@ -22,6 +22,7 @@ from ray.util.scheduling_strategies import (
 
 from orchestrator.base.errors import InputError, PlacementError
 from orchestrator.cluster.base import (
+    Avoidance,
     Bundle,
     Footprint,
     Growth,
@@ -189,7 +190,7 @@ class RayCluster:
         options = {"num_cpus": CLIENT_CPUS, "runtime_env": self._package_environment()}
         return RayHandle(CLIENT_ACTOR.options(scheduling_strategy=strategy, **options).remote())
 
-    def clients(self, count: int, avoid: Mapping[str, int]) -> BorrowedClients:
+    def clients(self, count: int, avoid: Mapping[str, Avoidance]) -> BorrowedClients:
         return self._pool.borrow(count, avoid)
 
     def most_clients(self) -> int:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from orchestrator.base.errors import NoClient, PlacementError, ResultsError
-from orchestrator.cluster.base import ClientLost, HostLost, Machine
+from orchestrator.cluster.base import Avoidance, ClientLost, HostLost, Machine
 from orchestrator.cluster.client_host import ClientHost
-from orchestrator.cluster.clients import UNFIT, ClientHandle, ClientPool, ClientRun
+from orchestrator.cluster.clients import ClientHandle, ClientPool, ClientRun
 from orchestrator.load.point import Progress
 from orchestrator.node.leases import Owner
 from tests.unit.cluster.points import point_for
@@ -21,19 +21,23 @@ class Cluster:
     """Nodes, each of which is a host of its own, and the clients on them.
 
     ``held``: hosts that other sweeps have for themselves. ``broken``: nodes on which the process of
-    a client ends at once. ``killed``: the node of each client that was killed.
+    a client ends at once. ``without_processes``: nodes on which no process can be started.
+    ``killed``: the node of each client that was killed.
     """
 
     def __init__(self, *held: str) -> None:
         self.nodes = ["a", "b", "c"]
         self.held = list(held)
         self.broken: list[str] = []
+        self.without_processes: list[str] = []
         self.killed: list[str] = []
 
     def machines(self) -> list[Machine]:
         return [Machine(node, node) for node in self.nodes]
 
     def start(self, machine: Machine) -> ClientHandle:
+        if machine.node_id in self.without_processes:
+            raise OSError("no process can be started")
         return FakeClient(self, machine.node_id)
 
     def pool(self, driver: str) -> ClientPool:
@@ -68,7 +72,9 @@ class FakeClient:
 @pytest.mark.parametrize(("held", "node"), [("", "c"), ("c", "a"), ("ca", "b"), ("abc", "a")])
 def test_clients_keep_off_hosts_that_others_hold_or_that_have_engines(held: str, node: str) -> None:
     """``a`` has the engine of this launch, ``b`` one of another launch of this sweep."""
-    clients = Cluster(*held).pool("a").borrow(1, {"a": 1, "b": 2})
+    clients = (
+        Cluster(*held).pool("a").borrow(1, {"a": Avoidance.OWN_ENGINE, "b": Avoidance.OTHER_ENGINE})
+    )
     assert (clients.addresses, clients.unfit) == ([node], set(held))
 
 
@@ -82,14 +88,27 @@ def test_it_is_said_on_which_hosts_no_client_started() -> None:
         pool.borrow(3, {})
     assert caught.value.nodes == {"a", "c"}
     assert sorted(cluster.killed) == ["a", "b", "c"]
-    assert pool.borrow(1, {"a": UNFIT, "c": UNFIT}).addresses == ["b"]
+    assert pool.borrow(1, {"a": Avoidance.UNFIT, "c": Avoidance.UNFIT}).addresses == ["b"]
+
+
+def test_if_a_client_cannot_be_started_the_others_are_kept_or_ended() -> None:
+    cluster = Cluster()
+    pool = cluster.pool("elsewhere")
+    pool.borrow(1, {}).release()
+    cluster.without_processes = ["c"]
+    with pytest.raises(OSError, match="no process"):
+        pool.borrow(3, {})
+    assert cluster.killed == ["b"]  # it was new
+    assert pool.borrow(1, {}).addresses == ["a"]
+    pool.close()
+    assert sorted(cluster.killed) == ["a", "b"]
 
 
 def test_an_idle_client_on_a_host_that_the_launch_finds_unfit_is_ended() -> None:
     cluster = Cluster()
     pool = cluster.pool("elsewhere")
     pool.borrow(1, {}).release()
-    assert pool.borrow(1, {"a": UNFIT}).addresses == ["b"]
+    assert pool.borrow(1, {"a": Avoidance.UNFIT}).addresses == ["b"]
     assert cluster.killed == ["a"]
 
 
@@ -226,4 +245,4 @@ def test_a_client_whose_disk_fills_up_is_lost_and_full() -> None:
     clients[0].report.set_exception(ResultsError("/tmp of x is full"))
     with pytest.raises(ClientLost, match="/tmp of x is full"):
         run.wait(0.0)
-    assert run.full == {0}
+    assert run.without_room == {0}

@@ -19,6 +19,7 @@ from orchestrator.base.clock import Clock
 from orchestrator.base.errors import Failure, FailureKind, PlacementError
 from orchestrator.cluster.base import (
     Allocation,
+    Avoidance,
     ClientLost,
     ClientReport,
     DeadLog,
@@ -251,7 +252,7 @@ class World:
         """Raises Occupied while others hold a node's host."""
         self.step("lease")
 
-    def clients(self, count: int, avoid: Mapping[str, int]) -> FakeClients:
+    def clients(self, count: int, avoid: Mapping[str, Avoidance]) -> FakeClients:
         self.avoided.append(dict(avoid))
         self.step("clients")
         self.client_counts.append(count)
@@ -426,7 +427,7 @@ class FakeClients:
     processes: Sequence[tuple[str, int]] = ()
 
     @property
-    def full(self) -> set[str]:
+    def nodes_without_room(self) -> set[str]:
         return self.unfit
 
     @property

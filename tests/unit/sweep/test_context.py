@@ -8,7 +8,7 @@ import math
 import pytest
 
 from orchestrator.base.errors import FailureKind
-from orchestrator.cluster.clients import UNFIT
+from orchestrator.cluster.base import Avoidance
 from orchestrator.results.events import Event
 from orchestrator.results.store import Store
 from orchestrator.sweep.breakers import FIRST_WAIT_S
@@ -87,7 +87,7 @@ def test_a_node_that_drains_is_a_failure_for_what_needs_it_longer(
 def test_clients_keep_off_nodes_that_are_unfit(store: Store) -> None:
     world = world_of()
     context_of(world, store).borrow_clients("d", unfit=["a"])
-    assert world.avoided == [{"a": UNFIT}]
+    assert world.avoided == [{"a": Avoidance.UNFIT}]
     assert world.client_counts == [1]
 
 

@@ -20,8 +20,7 @@ from orchestrator.base.errors import (
     PlacementError,
     ResultsError,
 )
-from orchestrator.cluster.base import ClientLost
-from orchestrator.cluster.clients import UNFIT
+from orchestrator.cluster.base import Avoidance, ClientLost
 from orchestrator.node.readiness import Ready
 from orchestrator.results import blobs
 from orchestrator.results.events import KINDS
@@ -185,7 +184,7 @@ def test_a_point_whose_clients_disk_is_full_is_measured_with_clients_elsewhere(
     assert report.counts.measured == 2
     assert outcomes(store) == [("failed", "infra"), ("ok", None), ("ok", None)]
     assert FULL_DISK in event_texts(world, "retry")[0]
-    assert [one.get("a") == UNFIT for one in world.avoided] == [False, True]
+    assert [avoided.get("a") is Avoidance.UNFIT for avoided in world.avoided] == [False, True]
 
 
 def test_a_full_disk_without_other_hosts_fails_the_point_after_its_tries(store: Store) -> None:
