@@ -2,6 +2,7 @@
 
 import getpass
 import json
+import math
 import os
 import re
 import secrets
@@ -127,9 +128,7 @@ FlagTable = Mapping[str, Flag | tuple[Flag, ...]]  # by field
 
 
 def named(*fields: str, kind: FlagKind = "value") -> dict[str, Flag]:
-    """Flags with the names of their fields, as vLLM has most of them: ``--max-model-len`` for
-    ``max_model_len``.
-    """
+    """Flags that are named like their fields: ``--max-model-len`` for ``max_model_len``."""
     return {name: Flag("--" + name.replace("_", "-"), kind) for name in fields}
 
 
@@ -170,11 +169,16 @@ def adapters_are_on(settings: EngineSettings) -> dict[str, int]:
     return {"enable_lora": True} if settings.lora_modules else {}
 
 
-def blocks(default: int) -> Callable[[int, EngineSettings], int]:
-    """``Flag.value_from`` for a KV cache in blocks: tokens rounded up to blocks. ``default``: the
-    engine's block size.
+def whole_blocks(default_size: int) -> Callable[[int, EngineSettings], int]:
+    """``Flag.value_from`` for a KV cache in blocks: how many blocks hold so many tokens.
+
+    ``default_size``: tokens of a block where ``block_size`` is not set.
     """
-    return lambda tokens, settings: -(-tokens // (settings.block_size or default))
+
+    def blocks_for(tokens: int, settings: EngineSettings) -> int:
+        return math.ceil(tokens / (settings.block_size or default_size))
+
+    return blocks_for
 
 
 def rendezvous(settings: EngineSettings, node: Node) -> list[str]:
@@ -221,11 +225,10 @@ def program(settings: EngineSettings, name: str) -> str:
     return os.path.abspath(place) if os.sep in place else place
 
 
-def release(settings: EngineSettings, package: str, numbers: int) -> tuple[int, ...] | None:
-    """The first ``numbers`` parts of the engine's version, by setting, installation or image tag;
-    None: not known.
+def release(settings: EngineSettings, package: str, parts: int) -> tuple[int, ...] | None:
+    """The first ``parts`` numbers of the engine's version; None: not known.
 
-    Only tags with three parts count: NVIDIA's tags of two parts are a year and a month.
+    The version is that of the settings, else of the installation, else of the image's tag. Only tags with three parts count: NVIDIA's tags of two parts are a year and a month.
     """
     versions = [settings.engine_version]
     if settings.executable and settings.image is None:
@@ -233,7 +236,7 @@ def release(settings: EngineSettings, package: str, numbers: int) -> tuple[int, 
     tag = re.search(r":(v?\d+\.\d+\.\d[\w.-]*)(?:@|$)", settings.image or "")
     if tag:
         versions.append(tag[1])
-    pattern = "v?" + r"\.".join([r"(\d+)"] * numbers)
+    pattern = "v?" + r"\.".join([r"(\d+)"] * parts)
     for version in versions:
         match = re.match(pattern, version or "")
         if match:
@@ -246,9 +249,10 @@ def assumed_release_note(assumed: str) -> str:
     return f"its release is not known: {assumed} is assumed; set engine_version for another"
 
 
-def not_in_docker(engine: str, settings: EngineSettings) -> list[str]:
-    """Some engines take no key and no model name, so we recognise them by which process owns the
-    socket. Docker hides that. Returns the problem, if any.
+def docker_problems(engine: str, settings: EngineSettings) -> list[str]:
+    """The problem of an engine that takes no key and no model name, if it is to run in docker.
+
+    Such an engine is recognised by which process owns its socket, and docker hides that.
     """
     if settings.image is None or settings.container_runtime in ("apptainer", "podman"):
         return []
@@ -336,8 +340,8 @@ class LogFigure:
     convert: Callable[[str], Any]  # from the group's text, without commas
 
 
-def reading(log_figures: Mapping[str, LogFigure]) -> Callable[[str], dict[str, Any]]:
-    """A reader of logs, for these figures by name.
+def log_reader(log_figures: Mapping[str, LogFigure]) -> Callable[[str], dict[str, Any]]:
+    """A function that reads these figures, by name, from the text of a log.
 
     If several ranks log a figure, the largest number or the first text counts.
     """
@@ -355,6 +359,6 @@ def reading(log_figures: Mapping[str, LogFigure]) -> Callable[[str], dict[str, A
     return read
 
 
-def gib(number: str | float) -> int:
+def bytes_of_gib(number: str | float) -> int:
     """Bytes from a log's GiB; some logs call them GB."""
     return round(float(number) * (1 << 30))

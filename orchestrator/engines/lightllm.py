@@ -1,8 +1,8 @@
-"""LightLLM (``python -m lightllm.server.api_server``) 1.2, as its source shows it, on GPUs, with
-models in local folders.
+"""LightLLM 1.2 (``python -m lightllm.server.api_server``), on GPUs, with models in local folders.
 
-It is installed from its repository, since no package index has it; versions of 2025 refuse many of
-these flags. It takes no API key. Its HTTP server opens once the model is loaded.
+What is said here was read in its source. It is installed from its repository, since no package
+index has it; versions of 2025 refuse many of these flags. It takes no API key. Its HTTP server
+opens once the model is loaded.
 """
 
 import re
@@ -106,8 +106,7 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
 
 
 def _reported(log: str) -> Reported:
-    # written by common/kv_cache_mem_manager/mem_manager.py where LightLLM chooses the size itself,
-    # and by server/api_start.py where it was given
+    # where LightLLM chooses the size itself, common/kv_cache_mem_manager/mem_manager.py logs it
     sizes = PROFILED.search(log)
     if sizes:
         token_mib = float(sizes[1])
@@ -116,6 +115,7 @@ def _reported(log: str) -> Reported:
             "kv_cache_tokens": tokens,
             "kv_cache_bytes": round(token_mib * tokens * (1 << 20)),
         }
+    # where the size was given, server/api_start.py logs it
     arguments = re.search(r"all start args:.*\bmax_total_token_num=(\d+)", log)
     return {"kv_cache_tokens": int(arguments[1])} if arguments else {}
 

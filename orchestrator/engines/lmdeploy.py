@@ -146,7 +146,7 @@ ENGINE = Engine(
         "enable_prefix_caching": Flag("--enable-prefix-caching", "bare"),
         # of what is free after the weights
         "gpu_memory_utilization": Flag("--cache-max-entry-count"),
-        "kv_cache_tokens": Flag("--num-gpu-blocks", value_from=command.blocks(BLOCK)),
+        "kv_cache_tokens": Flag("--num-gpu-blocks", value_from=command.whole_blocks(BLOCK)),
         "block_size": Flag("--cache-block-seq-len"),
         "enforce_eager": Flag("--eager-mode", "bare"),
         "distributed_executor_backend": Flag("--distributed-executor-backend"),
@@ -198,7 +198,7 @@ ENGINE = Engine(
     ),
     # turbomind logs the size of its cache, not the size of a token; pytorch logs both, but only at
     # a level with lines for every request (pytorch/engine/executor/base.py).
-    reported=command.reading(
+    reported=command.log_reader(
         {
             # src/turbomind/memory/stats.cc
             "kv_cache_bytes": LogFigure(

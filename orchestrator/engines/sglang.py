@@ -88,12 +88,12 @@ DIALECTS = {
 KV_CACHE_LINE = re.compile(
     r"^\[\S+ [\d:.]+([^\]]*)\] .*KV [Cc]ache (?:is )?allocated\. dtype: .*?#tokens: \d+, (.*)", re.M
 )
-_read_figures = command.reading(
+_read_figures = command.log_reader(
     {
         "kv_cache_tokens": LogFigure(r"\bmax_total_num_tokens=(\d+)", int),
         "max_model_len": LogFigure(r"\bmax_total_num_tokens=\d+, .*\bcontext_len=(\d+)", int),
         "weight_bytes": LogFigure(
-            r"Load weight end\. elapsed=.*mem usage=([\d.]+) GB", command.gib
+            r"Load weight end\. elapsed=.*mem usage=([\d.]+) GB", command.bytes_of_gib
         ),
     }
 )
@@ -470,7 +470,7 @@ def _reported(log: str) -> Reported:
         sizes_gib = map(float, re.findall(r"size: ([\d.]+) GB", sizes_text))
         caches_gib[rank] = caches_gib.get(rank, 0.0) + sum(sizes_gib)
     if caches_gib:
-        figures["kv_cache_bytes"] = command.gib(max(caches_gib.values()))
+        figures["kv_cache_bytes"] = command.bytes_of_gib(max(caches_gib.values()))
     return figures
 
 

@@ -342,15 +342,15 @@ ENGINE = Engine(
     # The engine first makes a small cache and measures what a step needs; only this measurement
     # logs the weights. Then it makes the final cache. Of all lines the largest number counts.
     # kvCacheManager.cpp, _torch/pyexecutor/py_executor_creator.py and _util.py
-    reported=command.reading(
+    reported=command.log_reader(
         {
             "weight_bytes": LogFigure(
                 r"after loading model weights \(inside torch\) in .*: ([\d.]+) GiB",
-                command.gib,
+                command.bytes_of_gib,
             ),
             "kv_cache_bytes": LogFigure(
                 r"Allocated ([\d.]+) GiB for max tokens in paged KV cache",
-                command.gib,
+                command.bytes_of_gib,
             ),
             "kv_cache_tokens": LogFigure(r"for max tokens in paged KV cache \((\d+)\)", int),
             "max_model_len": LogFigure(r"\bmax_seq_len=(\d+), max_num_requests=", int),

@@ -29,7 +29,7 @@ PREQUANTIZED = ("awq", "gptq", "exl2", "marlin", "compressed-tensors")
 # methods that quantize while the model loads; without TGI's "bitsandbytes", which has 8 bits, where
 # other engines mean 4 by that name, and for which TGI itself recommends eetq
 WHILE_LOADING = ("eetq", "fp8", "bitsandbytes-nf4", "bitsandbytes-fp4")
-_read_slots = command.reading(
+_read_slots = command.log_reader(
     {"kv_cache_tokens": LogFigure(r"Setting max batch total tokens to (\d+)", int)}
 )
 # bytes of a Unix socket's path, to which each shard appends its rank

@@ -85,7 +85,7 @@ def _cores(node: Node) -> dict[str, str]:
 
 
 def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
-    yield from command.not_in_docker("transformers serve", settings)
+    yield from command.docker_problems("transformers serve", settings)
     for field in ("enable_prefix_caching", "enable_chunked_prefill"):
         if getattr(settings, field) is False:
             yield f"{field}: transformers serve always does this and cannot switch it off"
@@ -113,7 +113,7 @@ ENGINE = Engine(
         # of memory that is free after loading
         "gpu_memory_utilization": Flag("--cb-max-memory-percent"),
         "max_num_batched_tokens": Flag("--cb-max-batch-tokens"),
-        "kv_cache_tokens": Flag("--cb-num-blocks", value_from=command.blocks(BLOCK)),
+        "kv_cache_tokens": Flag("--cb-num-blocks", value_from=command.whole_blocks(BLOCK)),
         "block_size": Flag("--cb-block-size"),
         "enforce_eager": Flag("--no-cb-use-cuda-graph", "bare", inverse="--cb-use-cuda-graph"),
     },

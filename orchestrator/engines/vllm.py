@@ -284,7 +284,9 @@ ENGINE = Engine(
     | command.named(*SWITCH_FIELDS, kind="switch")
     | command.named(*JSON_FIELDS, kind="json")
     | {
-        "kv_cache_tokens": Flag("--num-gpu-blocks-override", value_from=command.blocks(GPU_BLOCK)),
+        "kv_cache_tokens": Flag(
+            "--num-gpu-blocks-override", value_from=command.whole_blocks(GPU_BLOCK)
+        ),
         "speculative": Flag("--speculative-config", value_from=_draft_config),
         "lora_modules": Flag("--lora-modules", "list", value_from=command.adapter_pairs),
         "guided_decoding_backend": Flag(
@@ -427,7 +429,7 @@ ENGINE = Engine(
             ),
         ),
     ),
-    reported=command.reading(
+    reported=command.log_reader(
         {
             "engine_version": LogFigure(r"Initializing a V1 LLM engine \(v([^)]+)\)", str),
             "kv_cache_tokens": LogFigure(r"KV cache size: ([\d,]+) tokens", int),
@@ -436,12 +438,12 @@ ENGINE = Engine(
                 float,
             ),
             "max_model_len": LogFigure(r"Using max model len ([\d,]+)", int),
-            "weight_bytes": LogFigure(r"Model loading took ([\d.]+) GiB", command.gib),
-            "checkpoint_bytes": LogFigure(r"Checkpoint size: ([\d.]+) GiB", command.gib),
+            "weight_bytes": LogFigure(r"Model loading took ([\d.]+) GiB", command.bytes_of_gib),
+            "checkpoint_bytes": LogFigure(r"Checkpoint size: ([\d.]+) GiB", command.bytes_of_gib),
             "kv_cache_bytes": LogFigure(
                 r"(?:Available KV cache memory: |(?:Explicitly|Auto) set \()"
                 r"([\d.]+)(?: GiB|/.* for KV cache)",
-                command.gib,
+                command.bytes_of_gib,
             ),
             "init_engine_s": LogFigure(r"init engine \(.*\) took ([\d.]+) s", float),
             "attention_backend": LogFigure(r"Using (\S+) (?:attention )?backend", str),

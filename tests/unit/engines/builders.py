@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.base.errors import FailureKind
-from orchestrator.engines.command import Command, Flag, LogFigure, Node, reading
+from orchestrator.engines.command import Command, Flag, LogFigure, Node, log_reader
 from orchestrator.engines.drafts import DraftMethods
 from orchestrator.engines.engine import Engine
 from orchestrator.engines.log_words import LogWords
@@ -66,7 +66,7 @@ ACME = Engine(
     ),
     key_variable="ACME_KEY",
     follower_grace_s=0.5,
-    reported=reading({"kv_cache_tokens": LogFigure(r"cache of ([\d,]+) tokens", int)}),
+    reported=log_reader({"kv_cache_tokens": LogFigure(r"cache of ([\d,]+) tokens", int)}),
     log=LogWords(
         {FailureKind.OOM_KV: "no cache left"}, passing=r"note: ", consequences="all is lost"
     ),

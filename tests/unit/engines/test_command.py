@@ -10,13 +10,13 @@ from orchestrator.engines.command import (
     Flag,
     LogFigure,
     Node,
+    bytes_of_gib,
     core_groups,
     fill_placeholders,
     flag_arguments,
-    gib,
+    log_reader,
     nonce_name,
     random_key,
-    reading,
     release,
 )
 from tests.unit.engines.builders import acme
@@ -85,7 +85,7 @@ def test_release_is_the_stated_one_or_that_of_the_images_tag(
 
 
 def test_of_several_ranks_the_largest_number_and_the_first_text_count() -> None:
-    read = reading(
+    read = log_reader(
         {
             "tokens": LogFigure(r"room for ([\d,]+)", int),
             "kind": LogFigure(r"kind (\w+)", str),
@@ -96,7 +96,7 @@ def test_of_several_ranks_the_largest_number_and_the_first_text_count() -> None:
 
 
 def test_gib_are_bytes() -> None:
-    assert gib("1.5") == 3 * 2**29
+    assert bytes_of_gib("1.5") == 3 * 2**29
 
 
 def test_the_name_of_a_served_model_ends_with_the_launch() -> None:
