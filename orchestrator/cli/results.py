@@ -65,7 +65,7 @@ throughput, latencies and attainment over load with their intervals. Each part o
 --launches shows engine starts: version, seconds until ready, and weights, KV cache and concurrency as predicted and as
 the engine reported them, with the prediction's error in percent. For failed starts it shows where the log is.
 
-Exit status: 0, 3 if files are damaged, 2 bad input.
+Exit status: 0; 3 if files are damaged; 2 bad input.
 """
 COMMON = (  # what the short help shows; --help-all shows all
     *("experiment", "slo_text", "form", "launches", "where", "sort", "top", "columns"),
@@ -153,28 +153,35 @@ def results(
         texts = _launches(stored_experiments, form)
     else:
         judged_experiments = list(with_limits(slo_text, stored_experiments))
-        slo_names: dict[str, None] = {}
+        slo_names: list[str] = []
         for judged in judged_experiments:
-            slo_names.update(dict.fromkeys(slo.name for slo in judged.slos))
+            slo_names += [slo.name for slo in judged.slos]
         query = parse_query(where, sort, top, columns, slo_names)
         wanted = None if picture is None else WantedPicture(picture, part)
         texts = _points(judged_experiments, superseded, form, query, profile, wanted)
+    _print_texts(texts, form)
+    notes: list[str] = []  # gathered here, because only now everything has been read
+    if launches:
+        for stored in stored_experiments:
+            notes += experiment_notes(stored)
+    else:
+        for judged in judged_experiments:
+            notes += experiment_notes(judged.experiment, judged.points, judged.unanswered)
+    for note in notes:
+        echo(f"note: {note}", err=True)
+    return 3 if any(stored.damaged for stored in stored_experiments) else 0
+
+
+def _print_texts(texts: Iterable[str], form: str) -> None:
+    from orchestrator.report.text import echo
+
     for text in texts:
         if form == "table":
             echo(text)
         elif form == "md":
             click.echo(text)
         else:
-            click.echo(text, nl=False)
-    notes: list[str] = []  # gathered here, because only now everything has been read
-    if launches:
-        for stored in stored_experiments:
-            notes += experiment_notes(stored)
-    for judged in judged_experiments:
-        notes += experiment_notes(judged.experiment, judged.points, judged.unanswered)
-    for note in notes:
-        echo(f"note: {note}", err=True)
-    return 3 if any(stored.damaged for stored in stored_experiments) else 0
+            click.echo(text, nl=False)  # the texts of json and csv end their lines themselves
 
 
 def _check(
@@ -271,6 +278,7 @@ def _points(
 
 
 def _form_of(form: str, shown_by: str) -> Form:
+    """The form of a table. ``shown_by``: the option that shows columns for which there is no room."""
     from orchestrator.report.written_form import MarkdownForm, TextForm
 
     return MarkdownForm() if form == "md" else TextForm(shown_by)
@@ -293,7 +301,7 @@ def _launches(stored: Iterable[StoredExperiment], form: str) -> Iterable[str]:
 
 
 def _spendings(stored: Iterable[StoredExperiment]) -> list[SpendingRow]:
-    """What each experiment cost whose hardware has a price."""
+    """What the experiments cost, of those whose hardware has a price."""
     from orchestrator.analysis.spending import spending_of
     from orchestrator.report.spending_words import SpendingRow
 

@@ -17,11 +17,11 @@ Examples:
   curl -s http://127.0.0.1:8787/metrics
 """
 DETAILS = """
-The page answers as that of `report` and goes on by itself: what is measured appears within seconds, from a folder after
-about 2 s, from an object store after about 10 s. It only reads, so it may run anywhere that reads the results, and
-before the sweep begins. Beyond loopback (--host) requests need a token: that of ORCHESTRATOR_WATCH_TOKEN,
-else a new one, which is in the address that is printed; Prometheus sends it as a bearer token. It is plain HTTP,
-so who can read the network reads the token and the results: serve trusted networks, or a proxy that speaks TLS.
+The page is that of `report`, and updates itself: what is measured appears within about 2 s from a folder and about
+10 s from an object store. The command only reads, so it may run wherever the results can be read, and before the sweep
+begins. With a --host beyond loopback, requests need a token: the one in ORCHESTRATOR_WATCH_TOKEN, else a new one, which
+is part of the printed address; Prometheus sends it as a bearer token. It is plain HTTP: who can read the network
+can read the token and the results, so serve only trusted networks, or put a proxy that speaks TLS in front.
 docs/grafana-dashboard.json is a dashboard over /metrics. Ctrl-C ends it.
 """
 
