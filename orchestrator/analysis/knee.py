@@ -63,4 +63,4 @@ def _shows_throughput(point: StoredPoint) -> bool:
     It does where its requests show how the engine did, at a level that has a place on the axis.
     """
     is_measured = point.validity in ("valid", FAILING, BACKLOG, UNCHECKED)
-    return bool(point.used) and is_measured and point.head.level < math.inf
+    return bool(point.used_repeats) and is_measured and point.head.level < math.inf

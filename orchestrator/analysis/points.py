@@ -296,9 +296,9 @@ class StoredPoint:
         return self.repeats[0].head
 
     @cached_property
-    def used(self) -> tuple[Repeat, ...]:
+    def used_repeats(self) -> tuple[Repeat, ...]:
         """The repeats that the figures of the point come from."""
-        return _used(self.repeats)
+        return _repeats_to_use(self.repeats)
 
     def named(self, workload: str | None) -> StoredPoint:
         """The point under the name that its workload has now; renaming changes no measurement."""
@@ -333,10 +333,10 @@ class StoredPoint:
         """
         if self._broken_output:
             return BROKEN
-        repeats = self.used or self.repeats
+        repeats = self.used_repeats or self.repeats
         valid = [repeat for repeat in repeats if repeat.valid]
         deciding = valid[0] if valid else repeats[0]
-        requests = [repeat.ended_requests for repeat in self.used if repeat.valid]
+        requests = [repeat.ended_requests for repeat in self.used_repeats if repeat.valid]
         return validity_of(deciding.head.validity, requests)
 
     @property
@@ -346,7 +346,7 @@ class StoredPoint:
         Where the reasons of several repeats differ only in their figures, the first one is taken.
         """
         reasons: list[str] = []
-        for repeat in self._broken_output or self.used or self.repeats:
+        for repeat in self._broken_output or self.used_repeats or self.repeats:
             # reasons of one repeat are all kept
             of_earlier_repeats = {_without_figures(reason) for reason in reasons}
             for reason in repeat.head.validity_reasons:
@@ -369,7 +369,7 @@ class StoredPoint:
     @property
     def starts(self) -> tuple[int, ...]:
         """The engine start on which each used repeat was measured."""
-        return tuple(repeat.head.start for repeat in self.used)
+        return tuple(repeat.head.start for repeat in self.used_repeats)
 
     @property
     def emulated(self) -> bool:
@@ -413,7 +413,7 @@ class StoredPoint:
         no rate was asked for.
         """
         windows: list[WindowOffer] = []
-        for repeat in self.used:
+        for repeat in self.used_repeats:
             windows.append(
                 WindowOffer(
                     due=repeat.requests.scheduled,
@@ -431,9 +431,9 @@ class StoredPoint:
     @cached_property
     def efficiency(self) -> EfficiencyResult:
         """How much of its devices' peaks it used, or why that is not known."""
-        if not self.used:
+        if not self.used_repeats:
             return MissingFigures.NOTHING_SERVED
-        engine_sides = [repeat.engine_side for repeat in self.used]
+        engine_sides = [repeat.engine_side for repeat in self.used_repeats]
         energy = self.energy
         counted = NO_SHARES
         if energy is not None:
@@ -444,7 +444,7 @@ class StoredPoint:
     def energy(self) -> PointEnergy | None:
         """The energy of its tokens; None where the GPUs of a repeat were not read."""
         energies = []
-        for repeat in self.used:
+        for repeat in self.used_repeats:
             if repeat.device_side is None:
                 return None
             energies.append(RepeatEnergy(repeat.device_side, repeat.figures))
@@ -453,10 +453,10 @@ class StoredPoint:
     @cached_property
     def attained_by_slo(self) -> tuple[tuple[Attained, ...], ...]:
         """The results of the tests of each SLO; empty without requests."""
-        if not self.used:
+        if not self.used_repeats:
             return ()
-        slos = len(self.used[0].verdicts)
-        return tuple(attained_by(self.used, slo_index) for slo_index in range(slos))
+        slos = len(self.used_repeats[0].verdicts)
+        return tuple(attained_by(self.used_repeats, slo_index) for slo_index in range(slos))
 
     def under(self, slo_index: int) -> StoredPoint:
         """The point as if it had been judged by one of its SLOs alone."""
@@ -479,7 +479,7 @@ class StoredPoint:
         Where all requests are due at once, the tenths of a window are not alike: the engine first
         computes prompts and at last drains. Only repeats then show how much the throughput varies.
         """
-        batches = [repeat.output_tokens for repeat in self.used]
+        batches = [repeat.output_tokens for repeat in self.used_repeats]
         if math.isinf(self.head.level):
             batches = [of_repeat.as_one() for of_repeat in batches]
         rate = rate_interval(batches, self.starts)
@@ -509,7 +509,7 @@ class StoredPoint:
         for answers. Of drawn sessions no more are due than the rate asks for; what a part of a
         trace holds is not known.
         """
-        has_sessions = any(repeat.head.later_turns_share for repeat in self.used)
+        has_sessions = any(repeat.head.later_turns_share for repeat in self.used_repeats)
         return has_sessions and (self.head.arrivals == "trace" or not self.was_sent_as_asked)
 
 
@@ -587,7 +587,7 @@ def _points_of(store: Store, slos: Sequence[Slo]) -> list[StoredPoint]:
     tries = Counter(attempt.measurement_id for attempt in committed)
     repeats = attempts.repeats(deployments, tries)
     groups = values_by_key((repeat.head.point_id, repeat) for repeat in repeats).values()
-    pooled_figures = _pooled_figures(store, [_used(group) or group for group in groups])
+    pooled_figures = _pooled_figures(store, [_repeats_to_use(group) or group for group in groups])
     points = []
     for group, pooled_of_group in zip(groups, pooled_figures, strict=True):
         deployment = _deployment(deployments, group[0].head.deployment_id)
@@ -906,7 +906,7 @@ def _pools(store: Store, groups: Sequence[Sequence[Repeat]]) -> list[_PooledFigu
     ]
 
 
-def _used(repeats: Sequence[Repeat]) -> tuple[Repeat, ...]:
+def _repeats_to_use(repeats: Sequence[Repeat]) -> tuple[Repeat, ...]:
     """The repeats that show how the engine did; where none does, those that are ok."""
     showing_engine = tuple(repeat for repeat in repeats if repeat.shows_engine)
     return showing_engine or tuple(repeat for repeat in repeats if repeat.ok)

@@ -92,7 +92,7 @@ def spending_of(store: Store, current: Iterable[StoredPoint]) -> ExperimentSpend
         return None
     counting_ids: set[str] = set()
     for point in current:
-        for repeat in point.used:
+        for repeat in point.used_repeats:
             if repeat.shows_engine:  # ``used`` falls back to repeats that show nothing
                 counting_ids.add(repeat.head.attempt_id)
     attempts: list[PointHead] = []

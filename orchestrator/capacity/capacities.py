@@ -425,11 +425,11 @@ def reason_to_exclude(point: StoredPoint) -> Exclusion | None:
 
     A point with many failed requests can be the best if the SLO allows that many.
     """
-    if point.engine_failures or not point.used:
+    if point.engine_failures or not point.used_repeats:
         return Exclusion.FAILED
     if point.validity not in ("valid", FAILING, UNCHECKED):
         return Exclusion.NOT_VALID
-    if any(repeat.head.ended_early == "fails" for repeat in point.used):
+    if any(repeat.head.ended_early == "fails" for repeat in point.used_repeats):
         return Exclusion.ENDED_EARLY
     if point.attainment is None:
         return Exclusion.NO_REQUESTS if point.source is None else Exclusion.ONLY_FIGURES
@@ -535,9 +535,9 @@ def _notes(
             notes.append(Note(NoteKind.MAY_MISS_TARGET, test=test))
     if point.validity == FAILING:
         notes.append(Note(NoteKind.FAILING))
-    if len(point.used) < len(point.repeats):
+    if len(point.used_repeats) < len(point.repeats):
         notes.append(Note(NoteKind.REPEATS_LEFT_OUT))
-    if not all(repeat.valid for repeat in point.used):
+    if not all(repeat.valid for repeat in point.used_repeats):
         notes.append(Note(NoteKind.FELL_BEHIND))
     return notes
 
@@ -600,7 +600,7 @@ def _no_level_holds(usable: Sequence[StoredPoint], slo: Slo) -> Excluded:
 
 def shortfall_of(point: StoredPoint, slo: Slo) -> Shortfall:
     """What keeps a point from holding the limits."""
-    share_by_name = shares([repeat.verdicts[0] for repeat in point.used])
+    share_by_name = shares([repeat.verdicts[0] for repeat in point.used_repeats])
     met = {limit: share_by_name[limit.name] for limit in slo.limits if limit.name in share_by_name}
     test = _weakest_test(point)
     percentile = _exceeded_percentile(point, slo, met)

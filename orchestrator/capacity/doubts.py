@@ -343,7 +343,7 @@ def ranking_doubts(ranking: Sequence[RankedDeployment]) -> Iterator[Doubt]:
     unsteady = [
         deployment
         for deployment in compared
-        if any(repeat.head.steady is False for repeat in deployment.point.used)
+        if any(repeat.head.steady is False for repeat in deployment.point.used_repeats)
     ]
     if unsteady:
         yield Doubt(

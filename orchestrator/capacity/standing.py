@@ -180,7 +180,7 @@ def standing_of_levels(
 
 def is_measured_again(point: StoredPoint) -> bool:
     """Whether another run measures a level again, as its repeats do not show how the engine did."""
-    if point.used:
+    if point.used_repeats:
         return point.validity in SPOILT
     return not point.engine_failures
 

@@ -50,7 +50,7 @@ FORMAT = InferenceX()
 
 
 def _reason_to_leave_out(point: StoredPoint) -> str | None:
-    if not point.used:
+    if not point.used_repeats:
         return "it failed"
     if point.source is not None:
         return f"it was measured by {point.source}"

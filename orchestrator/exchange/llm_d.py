@@ -85,11 +85,11 @@ class LlmD:
         questions = experiment.asked_of(points)
         versions = _engine_versions(experiment.store, points)
         for point in points:
-            if not point.used:
+            if not point.used_repeats:
                 yield LeftOutPoint(point, "it failed")
                 continue
             question = questions.get(point.head.point_id)
-            version = versions.get(point.used[0].head.launch_id)
+            version = versions.get(point.used_repeats[0].head.launch_id)
             report = _report(experiment, point, question, version)
             yield ExportedFile(f"{point.head.experiment}-{point.head.point_id}.json", report, 1)
 
@@ -99,7 +99,9 @@ FORMAT = LlmD()
 
 def _engine_versions(store: Store, points: Sequence[StoredPoint]) -> dict[str, str]:
     """The version that the engine reported at each launch, by launch id."""
-    launches = launches_of(store, [point.used[0].head for point in points if point.used])
+    launches = launches_of(
+        store, [point.used_repeats[0].head for point in points if point.used_repeats]
+    )
     return {
         launch_id: launch.engine_version
         for launch_id, launch in launches.items()
@@ -130,8 +132,8 @@ def _report(
 
 def _run(point: StoredPoint) -> dict[str, object]:
     head = point.head
-    first_ns = min(repeat.head.started_unix_ns for repeat in point.used)
-    last = max(point.used, key=lambda repeat: repeat.head.started_unix_ns).head
+    first_ns = min(repeat.head.started_unix_ns for repeat in point.used_repeats)
+    last = max(point.used_repeats, key=lambda repeat: repeat.head.started_unix_ns).head
     end_ns = last.started_unix_ns + last.window_end_ns
     keywords = [f"validity={point.validity}", f"workload={head.workload}"]
     origins = {"emulated": point.emulated, "simulated": point.simulated}
@@ -224,7 +226,7 @@ def _load(
     head, figures = point.head, point.figures
     workload = parsed_workload(question.workload_json) if question is not None else {}
     load_rules = parsed_load(question.load_json) if question is not None else {}
-    clients = sum(repeat.head.clients for repeat in point.used) // len(point.used)
+    clients = sum(repeat.head.clients for repeat in point.used_repeats) // len(point.used_repeats)
     standardized: dict[str, object] = {
         **_tool(point.source),
         "parallelism": max(clients, 1),
@@ -252,7 +254,7 @@ def _load(
         "arrivals": head.arrivals,
         "validity": point.validity,
         "validity_reasons": point.reasons,
-        "repeats": len(point.used),
+        "repeats": len(point.used_repeats),
         "starts": len(set(point.starts)),
         "limits": [slo.model_dump(mode="json") for slo in experiment.slos[:1]],
         "attainment": tests,
@@ -354,7 +356,7 @@ def _rate(value: float | None, units: str) -> dict[str, object] | None:
 
 def _series_of_requests(store: Store, point: StoredPoint) -> dict[str, object] | None:
     """Throughput and TTFT of the first repeat over time, in steps of at least a second."""
-    head = point.used[0].head
+    head = point.used_repeats[0].head
     manifest = store.manifest(*head.ids)
     attempt = read_attempt(store, manifest) if manifest is not None else None
     if attempt is None or not attempt.requests.num_rows:
@@ -415,7 +417,7 @@ def _observed(store: Store, point: StoredPoint) -> list[dict[str, object]]:
 
     Empty where nothing was. GPUs and hosts stand under the label of the whole deployment.
     """
-    manifest = store.manifest(*point.used[0].head.ids)
+    manifest = store.manifest(*point.used_repeats[0].head.ids)
     if manifest is None:
         return []
     engines = store.read_manifests("engine_metrics", [manifest]).sort_by("unix_ns")

@@ -196,7 +196,7 @@ class _Simulation:
         self._failures = {
             self._ids.get(point.head.deployment_id): point.head.reason
             for point in points
-            if not point.used
+            if not point.used_repeats
         }
         self._capacities: dict[_SlowerLimits, dict[_Served, _SimulatedCapacity]] = {}
 
@@ -252,7 +252,7 @@ class _Simulation:
         """
         deployment_id = self._ids.get(point.head.deployment_id)
         workload = self._workloads.get(point.head.workload)
-        if deployment_id is None or workload is None or not point.used:
+        if deployment_id is None or workload is None or not point.used_repeats:
             return None
         return _Served(deployment_id, workload) if point.head.simulated else None
 

@@ -188,7 +188,7 @@ def next_commands(experiment: StoredExperiment, points: Points, rankings: Answer
     experiment. ``rankings``: under the limits of its file.
     """
     options = f"{experiment.uri_argument} --experiment {experiment.name}"
-    is_measured = any(point.used for point in points.current)
+    is_measured = any(point.used_repeats for point in points.current)
     has_failed = any(launch.status != "ok" for launch in experiment.store.manifests("launch"))
     commands = []
     again = _again_where_all_is_spoilt(points)
@@ -217,7 +217,7 @@ def _again_where_all_is_spoilt(points: Points) -> int | None:
     """The N with which ``run --again N`` measures everything again; None where anything was not
     spoilt.
     """
-    repeats = [repeat for point in points.current for repeat in point.used]
+    repeats = [repeat for point in points.current for repeat in point.used_repeats]
     if not repeats or any(repeat.head.validity not in SPOILT for repeat in repeats):
         return None
     return max(repeat.attempts for repeat in repeats)

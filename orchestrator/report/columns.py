@@ -184,7 +184,7 @@ def _verdict() -> Iterator[PointColumn]:
 
 
 def _status(document: PointDocument) -> str:
-    return "ok" if document.point.used else "failed"
+    return "ok" if document.point.used_repeats else "failed"
 
 
 def _failure(name: str) -> Callable[[PointDocument], Any]:
@@ -232,7 +232,7 @@ def _starts(document: PointDocument) -> int:
 
 
 def _repeats(document: PointDocument) -> int:
-    return len(document.point.used)
+    return len(document.point.used_repeats)
 
 
 def _stored_repeats(document: PointDocument) -> int:

@@ -416,7 +416,7 @@ def _point_text(point: StoredPoint) -> str:
 
 
 def _reason_text(point: StoredPoint) -> str:
-    if not point.used:
+    if not point.used_repeats:
         return failure_text(point.head)
     return f"{point.validity}: {'; '.join(point.reasons) or NO_REASON}"
 
@@ -429,7 +429,7 @@ def _failure_reason_text(point: StoredPoint) -> str:
 
 
 def _invalid_text(side: InvalidSide) -> str:
-    verb = "is" if side.point.used else "failed:"
+    verb = "is" if side.point.used_repeats else "failed:"
     return f"not compared: {_point_text(side.point)}: {side.side} {verb} {_reason_text(side.point)}"
 
 

@@ -72,7 +72,7 @@ def efficiency_note_text(point: StoredPoint) -> str | None:
 
 def energy_note_text(point: StoredPoint) -> str | None:
     """What to know of the energy of a point, or why it is not known; None: nothing."""
-    if not point.used:
+    if not point.used_repeats:
         return None
     if point.simulated:
         return NO_ENERGY_MODEL

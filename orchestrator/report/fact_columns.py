@@ -89,7 +89,7 @@ def _content(document: PointDocument) -> str | None:
 
 def mean_of_repeats(name: str, document: PointDocument) -> float | None:
     """The mean of a field of the repeats that count; None where one of them does not have it."""
-    values = [getattr(repeat.head, name) for repeat in document.point.used]
+    values = [getattr(repeat.head, name) for repeat in document.point.used_repeats]
     if not values or None in values:
         return None
     return float(sum(values) / len(values))

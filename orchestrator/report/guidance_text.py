@@ -38,7 +38,7 @@ def guidance_notes(documents: Iterable[PointDocument]) -> Iterator[str]:
         share = mean_of_repeats("constrained_share", document)
         if share is None:
             continue
-        heads = [repeat.head for repeat in document.point.used]
+        heads = [repeat.head for repeat in document.point.used_repeats]
         guidance = Guidance(
             constrained_share=share,
             constraint_violations=sum(head.constraint_violations or 0 for head in heads),

@@ -37,7 +37,7 @@ def parts_text(documents: Sequence[PointDocument], form: Form) -> Iterator[str]:
     """One row per part of each point that is of a mix; nothing where none is."""
     parts: list[PartDocument] = []
     for document in documents:
-        if document.point.used:
+        if document.point.used_repeats:
             parts += part_documents(document)
     rows = [_row(part) for part in parts]
     yield from part_rows_text(("deployment", "load", "part"), rows, form)

@@ -133,7 +133,7 @@ def points_text(section: PointSection, form: Form, view: PointView = USUAL) -> I
 
     Below the tables stand the points that failed, and the capacities.
     """
-    measured = [document for document in section.documents if document.point.used]
+    measured = [document for document in section.documents if document.point.used_repeats]
     groups = values_by_key((group_of(document.point), document) for document in measured)
     for group in groups.values():
         limits = [slo_text(result.slo) for result in group[0].slo_results]
@@ -161,7 +161,7 @@ def load_runs_text(
     limits: dict[str, None] = {}  # in the order in which they first come
     for run in runs:
         limits.update(dict.fromkeys(slo_text(slo) for slo in run.slos))
-    measured = [document for document in documents if document.point.used]
+    measured = [document for document in documents if document.point.used_repeats]
     models = dict.fromkeys(document.point.deployment.model for document in documents)
     under = f" under {next(iter(limits))}" if len(limits) == 1 else ""
     title = f"{counted(len(runs), 'load run')}: {listed(list(models))}"
@@ -200,7 +200,7 @@ def closing_text(
 
 def _counts_text(points: Sequence[StoredPoint], left_out: int) -> str:
     """``15 points measured, 3 failed``, or ``8 of 120 points: 8 simulated, 0 failed``."""
-    used = [point for point in points if point.used]
+    used = [point for point in points if point.used_repeats]
     simulated = sum(1 for point in used if point.simulated)
     measured = len(used) - simulated
     numbers: dict[str, int] = {}
@@ -332,7 +332,7 @@ def _usual_columns(
     """
     points = [document.point for document in documents]
     if any(len(point.repeats) > 1 for point in points):
-        texts = [f"{len(point.used)} of {len(point.repeats)}" for point in points]
+        texts = [f"{len(point.used_repeats)} of {len(point.repeats)}" for point in points]
         yield FilledColumn(Column("repeats", name="repeats"), texts)
     totals = [point.figures.requests for point in points]
     answered = [f"{requests.ok}/{requests.scheduled}" for requests in totals]
@@ -467,14 +467,14 @@ def _notes_on_valid(point: StoredPoint) -> Iterator[RowNote]:
     """The notes of the first valid repeat that has any."""
     noted = [
         repeat.head.validity_reasons
-        for repeat in point.used
+        for repeat in point.used_repeats
         if repeat.valid and repeat.head.validity_reasons
     ]
     if not noted:
         return
     of_repeats = ""
-    if len(noted) < len(point.used):
-        of_repeats = f" ({len(noted)} of {len(point.used)} repeats)"
+    if len(noted) < len(point.used_repeats):
+        of_repeats = f" ({len(noted)} of {len(point.used_repeats)} repeats)"
     for reason in noted[0]:
         yield RowNote(f"{reason}{of_repeats}", "dim", is_exact=bool(of_repeats))
 
@@ -490,7 +490,7 @@ class _FailureKey:
 
 def _failures(documents: Iterable[PointDocument], form: Form) -> Iterator[str]:
     """Two lines for points of a deployment that failed alike: which they are, and why."""
-    failed = [document for document in documents if not document.point.used]
+    failed = [document for document in documents if not document.point.used_repeats]
     alike = values_by_key((_failure_key(document), document.point) for document in failed)
     for key, points in alike.items():
         levels = [load_text(point.head.control, point.head.level) for point in points]

@@ -733,10 +733,10 @@ def _note_text(note: Note, point: StoredPoint) -> str:
         case NoteKind.FAILING:
             return f"{FAILING}: {_failed_requests_text(point)}"
         case NoteKind.REPEATS_LEFT_OUT:
-            unused = repeats - len(point.used)
+            unused = repeats - len(point.used_repeats)
             return f"{unused} of {repeats} repeats are left out: failed or not valid"
         case NoteKind.FELL_BEHIND:
-            behind = sum(not repeat.valid for repeat in point.used)
+            behind = sum(not repeat.valid for repeat in point.used_repeats)
             return f"in {behind} of {repeats} repeats the engine fell behind ({BACKLOG})"
         case NoteKind.ANSWERS_DIFFER:
             agreement = point.agreement

@@ -88,7 +88,7 @@ def _add_points(registry: CollectorRegistry, document: PageDocument) -> None:
     of_parts = _figure_gauges(registry, "orchestrator_part", PART_LABELS, ", of a part of a mix")
     for section in document.experiments:
         for point in section.points:
-            if not point.point.used:
+            if not point.point.used_repeats:
                 continue
             labels = _labels(point)
             of_points.set(labels, point.point.figures, point.slo_results)
@@ -97,7 +97,7 @@ def _add_points(registry: CollectorRegistry, document: PageDocument) -> None:
 
 
 def _validity(point: PointDocument) -> str:
-    return point.point.validity if point.point.used else "failed"
+    return point.point.validity if point.point.used_repeats else "failed"
 
 
 @dataclass(frozen=True, slots=True)

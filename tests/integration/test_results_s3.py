@@ -287,7 +287,7 @@ def test_what_is_computed_is_kept_in_the_bucket_and_found_through_refusals(
     busy = open_results(uri(through("third_503"), "kept"))
     busy._stores["exp"] = Store.open(busy.uri, "exp", retry=QUICK)
     (point,) = load_points(busy.store("exp"))
-    assert (len(point.used), point.figures.requests.scheduled) == (9, 27)
+    assert (len(point.used_repeats), point.figures.requests.scheduled) == (9, 27)
     assert point.figures.ttft_ms is not None
     assert point.figures.ttft_ms.p50 == 104
     assert busy.store("exp").winners().keys() == {f"m{index}" for index in range(9)}

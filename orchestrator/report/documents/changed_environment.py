@@ -71,7 +71,7 @@ def _facts_by_hardware(side: MeasuredSide) -> dict[str, tuple[HostFact, ...]]:
     heads = []
     hardware_of_launch = {}
     for point in side.points:
-        for repeat in point.used:
+        for repeat in point.used_repeats:
             heads.append(repeat.head)
             hardware_of_launch[repeat.head.launch_id] = point.deployment.hardware
     launches = launches_of(side.experiment.store, heads)

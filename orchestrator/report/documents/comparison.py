@@ -103,7 +103,7 @@ class Metric:
 
     def of_point(self, point: StoredPoint) -> StartValues | None:
         """The value of each start of a point; None: some start has none."""
-        starts = values_by_key((repeat.head.start, repeat) for repeat in point.used)
+        starts = values_by_key((repeat.head.start, repeat) for repeat in point.used_repeats)
         values = []
         for repeats in starts.values():
             value = self.of_start(repeats)
@@ -156,8 +156,8 @@ class Pair:
     @property
     def has_other_seeds(self) -> bool:
         """Whether no schedule of NEW was drawn with a seed of BASE."""
-        base_seeds = {repeat.head.seed for repeat in self.base.used}
-        return base_seeds.isdisjoint(repeat.head.seed for repeat in self.new.used)
+        base_seeds = {repeat.head.seed for repeat in self.base.used_repeats}
+        return base_seeds.isdisjoint(repeat.head.seed for repeat in self.new.used_repeats)
 
 
 @dataclass(frozen=True, slots=True)
@@ -517,7 +517,7 @@ def _differing(first: Mapping[str, str], second: Mapping[str, str]) -> list[str]
 
 
 def _shows_the_engine(point: StoredPoint) -> bool:
-    return point.validity != BROKEN and any(repeat.shows_engine for repeat in point.used)
+    return point.validity != BROKEN and any(repeat.shows_engine for repeat in point.used_repeats)
 
 
 def _engine_failed(point: StoredPoint) -> bool:
@@ -549,7 +549,7 @@ def _fails_more_requests(pair: Pair, rules: DifferenceRules, pairs: int) -> bool
 
 def _requests(point: StoredPoint) -> RequestTotals:
     """The requests of its valid repeats, without those that this program cut off."""
-    totals = [repeat.ended_requests for repeat in point.used if repeat.valid]
+    totals = [repeat.ended_requests for repeat in point.used_repeats if repeat.valid]
     return RequestTotals(
         scheduled=sum(each.scheduled for each in totals),
         ok=sum(each.ok for each in totals),

@@ -122,11 +122,11 @@ def point_document(
 
 
 def _results(point: StoredPoint, slos: Sequence[Slo]) -> tuple[SloResult, ...]:
-    window_s = sum(repeat.head.window_s for repeat in point.used)
+    window_s = sum(repeat.head.window_s for repeat in point.used_repeats)
     results = []
     for index, slo in enumerate(slos):
-        verdicts = tuple(repeat.verdicts[index] for repeat in point.used)
-        tests = point.attained_by_slo[index] if point.used else ()
+        verdicts = tuple(repeat.verdicts[index] for repeat in point.used_repeats)
+        tests = point.attained_by_slo[index] if point.used_repeats else ()
         results.append(SloResult(slo, tests, verdicts, window_s))
     return tuple(results)
 

@@ -35,7 +35,7 @@ def compare_with_prediction(point: StoredPoint) -> PredictionComparison | None:
     prediction itself.
     """
     factors = point.deployment.prediction.error_factors
-    if not point.used or factors is None or point.simulated:
+    if not point.used_repeats or factors is None or point.simulated:
         return None
     predicted = _predicted_at(point, point.deployment.prediction.levels)
     if predicted is None:
@@ -75,7 +75,7 @@ def _telling_figures(point: StoredPoint, predicted: Values) -> tuple[str, ...]:
     """The names of the figures that tell something about the engine at this point."""
     if point.validity == BACKLOG:
         # latencies grow as the run goes on, and a run that ended early left out its open answers
-        ended_early = any(repeat.head.ended_early for repeat in point.used)
+        ended_early = any(repeat.head.ended_early for repeat in point.used_repeats)
         return () if ended_early else ("output_throughput",)
     if point.head.control == "request_rate" and predicted["tpot_ms"] is not None:
         # the engine keeps up, as predicted, so the throughput only shows what was sent

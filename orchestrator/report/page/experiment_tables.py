@@ -167,7 +167,10 @@ def experiment_section(judged: JudgedExperiment, answered: AnsweredExperiment) -
     knees = experiment.knees(judged.points)
     points = [point_document(point, judged.slos, knees=knees) for point in current]
     parts = [
-        part for document in points if document.point.used for part in part_documents(document)
+        part
+        for document in points
+        if document.point.used_repeats
+        for part in part_documents(document)
     ]
     predicted = [document for document in points if document.prediction is not None]
     is_simulated = any(each.point.deployment.prediction.simulated for each in predicted)
@@ -213,7 +216,7 @@ def verdict_counts(points: Iterable[StoredPoint]) -> Iterator[VerdictCount]:
 
 
 def _verdict(point: StoredPoint) -> str:
-    return point.validity if point.used or point.validity != "unmeasured" else FAILED
+    return point.validity if point.used_repeats or point.validity != "unmeasured" else FAILED
 
 
 def _example(points: Sequence[StoredPoint]) -> str:
@@ -221,7 +224,7 @@ def _example(points: Sequence[StoredPoint]) -> str:
         if point.validity == "valid":
             return ""
         failures = [repeat.head.reason for repeat in point.repeats if repeat.head.reason]
-        reasons = failures if not point.used and failures else point.reasons
+        reasons = failures if not point.used_repeats and failures else point.reasons
         if reasons:
             return f"{point.deployment.label}: {'; '.join(dict.fromkeys(reasons))}"
     return ""
@@ -255,7 +258,7 @@ def efficiency_note_counts(points: Iterable[StoredPoint]) -> Iterator[Efficiency
     efficiency_notes: Counter[tuple[str, bool]] = Counter()
     energy_notes: Counter[tuple[str, bool]] = Counter()
     for point in points:
-        if not point.used:
+        if not point.used_repeats:
             continue
         note = efficiency_note_text(point)
         if note is not None:

@@ -416,7 +416,7 @@ def _used_repeats(judged: JudgedExperiment) -> list[Repeat]:
     """The repeats of an experiment's points that count."""
     repeats: list[Repeat] = []
     for point in judged.points.current:
-        repeats += point.used
+        repeats += point.used_repeats
     return repeats
 
 
@@ -571,7 +571,7 @@ def _parts_of(points: Sequence[StoredPoint], bins: RequestBins) -> list[str]:
     """The parts of the mix that the requests of these points are of, in the order of their names."""
     names: set[str] = set()
     for point in points:
-        for repeat in point.used:
+        for repeat in point.used_repeats:
             names.update(bins[repeat.head.ids].parts)
     return sorted(names)
 
@@ -683,7 +683,7 @@ def _point(
             **_efficiency_figures(point),
         },
         part_figures={part.part: _latency_figures(part.figures) for part in point.part_figures},
-        repeats=[_repeat(repeat, parts, bins) for repeat in point.used],
+        repeats=[_repeat(repeat, parts, bins) for repeat in point.used_repeats],
     )
 
 

@@ -124,7 +124,7 @@ def timelines_of(
     timelines: list[Timeline] = []
     gaps_left = float(MOST_GAPS)
     for source in sources[:MOST_TIMELINES]:
-        repeat = (source.point.used or source.point.repeats)[0]
+        repeat = (source.point.used_repeats or source.point.repeats)[0]
         attempt = _read(source.store, repeat)
         if attempt is None or not attempt.requests.num_rows:
             continue

@@ -114,7 +114,7 @@ def _sources(judged: Sequence[JudgedExperiment], frame: Frame | None) -> list[_P
     stores: dict[str, Store] = {}
     for judged_experiment in judged:
         for point in judged_experiment.points.current:
-            if point.used:
+            if point.used_repeats:
                 documents.append(point_document(point))
                 stores[point.head.point_id] = judged_experiment.experiment.store
     by_id = {document.point.head.point_id: document.point for document in documents}
@@ -148,11 +148,11 @@ def line_of(
     ``part``: only the requests of this part of a mix.
     """
     limit = LATENCIES[latency]
-    attempts = [repeat.head.ids for repeat in point.used]
+    attempts = [repeat.head.ids for repeat in point.used_repeats]
     values_by_attempt = stored_limit_values(store, attempts, [limit])
     repeats: list[LimitValues] = []
     starts: list[int] = []
-    for repeat in point.used:
+    for repeat in point.used_repeats:
         values = values_by_attempt.get(repeat.head.ids)
         if values is not None:
             of_part = values.of_part(part)

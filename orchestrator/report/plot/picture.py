@@ -168,9 +168,11 @@ def _with_room(groups: Sequence[_Group]) -> list[_Group]:
 def _documents_of_groups(shown: ShownResults) -> Iterator[list[PointDocument]]:
     """The points that have figures, by group; runs of ``load`` are one group together."""
     for section in shown.sections:
-        measured = [document for document in section.documents if document.point.used]
+        measured = [document for document in section.documents if document.point.used_repeats]
         yield from values_by_key((group_of(each.point), each) for each in measured).values()
-    of_load_runs = [document for document in shown.points_of_load_runs if document.point.used]
+    of_load_runs = [
+        document for document in shown.points_of_load_runs if document.point.used_repeats
+    ]
     if of_load_runs:
         yield of_load_runs
 

@@ -85,7 +85,7 @@ def test_repeats_that_do_not_count_are_not_used(store: Store) -> None:
     commit(store, 1)
     commit(store, 2, status="failed", failure_class="infra", reason="node lost")
     point = only_point(store)
-    assert [repeat.head.repeat for repeat in point.used] == [1]
+    assert [repeat.head.repeat for repeat in point.used_repeats] == [1]
     assert point.validity == "valid"
 
 
@@ -93,7 +93,7 @@ def test_without_a_repeat_that_counts_all_that_ran_are_used(store: Store) -> Non
     commit(store, 0, validity="client_bound")
     commit(store, 1, status="failed", failure_class="infra", reason="node lost")
     point = only_point(store)
-    assert [repeat.head.repeat for repeat in point.used] == [0]
+    assert [repeat.head.repeat for repeat in point.used_repeats] == [0]
     assert point.validity == "client_bound"
 
 

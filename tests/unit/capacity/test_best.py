@@ -388,7 +388,7 @@ def test_open_requests_of_a_backlog_do_not_make_other_repeats_failing(
     sweep.level("d0", 5)
     sweep.level("d0", 5, repeat=1, failed=0.4, validity="engine_bound_backlog")
     (point,) = load_points(sweep.store)
-    assert (len(point.used), point.figures.requests.failed) == (2, 40)
+    assert (len(point.used_repeats), point.figures.requests.failed) == (2, 40)
     assert point.validity == "valid"
 
 
@@ -789,7 +789,7 @@ def test_a_measurement_is_its_winning_attempt_or_its_last_failed_one(sweep: Swee
         **failed | {"reason": "last"},
     )
     (point,) = load_points(sweep.store)
-    assert (point.head.reason, point.repeats[0].attempts, point.used) == ("last", 2, ())
+    assert (point.head.reason, point.repeats[0].attempts, point.used_repeats) == ("last", 2, ())
     commit_measurement(
         sweep.store,
         "x",

@@ -50,7 +50,7 @@ def ranked(
         deployment=SimpleNamespace(label=label, launched=True),
         head=SimpleNamespace(control="request_rate", level=8.0),
         repeats=[repeat(start) for start in range(starts)],
-        used=[repeat(start) for start in range(starts)],
+        used_repeats=[repeat(start) for start in range(starts)],
         tests=tests,
     )
     throughput = Interval(rate, rate - 1, rate + 1, starts=starts, standard_error=0.1)

@@ -104,7 +104,7 @@ def test_throughput_over_time_adds_up_to_the_whole(experiments: list[StoredExper
     for experiment in experiments:
         points = {point.head.point_id: point for point in experiment.points().current}
         for report in reports(experiment):
-            first = points[report["run"]["uid"]].used[0]
+            first = points[report["run"]["uid"]].used_repeats[0]
             series = report["results"]["request_performance"]["time_series"]
             values = [each["value"] for each in series["throughput"]["output_token_rate"]["series"]]
             mean = sum(values) / len(values)

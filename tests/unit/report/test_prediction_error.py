@@ -16,7 +16,7 @@ from orchestrator.report.prediction_error import (
     predicted_vs_measured_notes,
 )
 from orchestrator.report.text import Cell
-from tests.unit.report.documents.test_prediction import BEHIND, a_point, compared, used
+from tests.unit.report.documents.test_prediction import BEHIND, a_point, compared, used_repeats
 
 
 def documents(points: list[Any]) -> list[PointDocument]:
@@ -70,7 +70,7 @@ def test_better_figures_and_points_of_other_verdicts_are_no_reason_to_look() -> 
 
 @pytest.mark.parametrize(("level", "predicted"), [(6.0, 600), (9.0, 800)])
 def test_falling_behind_far_below_what_was_predicted_is_named(level: float, predicted: int) -> None:
-    point = a_point(level=level, rate=200.0, used=used(None), **BEHIND)
+    point = a_point(level=level, rate=200.0, used_repeats=used_repeats(None), **BEHIND)
     (line,) = predicted_vs_measured_notes(documents([point]))
     amount = 200 / predicted
     assert (
@@ -81,10 +81,10 @@ def test_falling_behind_far_below_what_was_predicted_is_named(level: float, pred
 
 def test_falling_behind_a_little_or_in_a_short_probe_is_no_reason_to_look() -> None:
     # however long it took with a queue that grew
-    little = a_point(level=6.0, rate=500.0, used=used(None), **BEHIND)
-    early = a_point(level=6.0, rate=200.0, used=used("fails"), **BEHIND)
+    little = a_point(level=6.0, rate=500.0, used_repeats=used_repeats(None), **BEHIND)
+    early = a_point(level=6.0, rate=200.0, used_repeats=used_repeats("fails"), **BEHIND)
     # nobody knows what it should do there
-    between = a_point(level=7.0, rate=200.0, used=used(None), **BEHIND)
+    between = a_point(level=7.0, rate=200.0, used_repeats=used_repeats(None), **BEHIND)
     assert list(predicted_vs_measured_notes(documents([little, early, between]))) == []
 
 
@@ -95,7 +95,7 @@ def test_where_nothing_was_predicted_there_is_no_column() -> None:
             prediction=Prediction.from_document({"not_predicted": "why"}), label="x"
         )
     )
-    failed = a_point(used=())
+    failed = a_point(used_repeats=())
     assert predicted_vs_measured_columns(documents([bare, unknown, failed])) == []
     assert list(predicted_vs_measured_notes(documents([bare, unknown]))) == []
 

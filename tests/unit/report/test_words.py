@@ -226,7 +226,7 @@ def test_each_note_has_a_sentence() -> None:
     test = Attained("ttft_p95", Interval(0.96, 0.9, 1.0), 0.95)
     point = SimpleNamespace(
         repeats=[1, 2],
-        used=[SimpleNamespace(valid=False)],
+        used_repeats=[SimpleNamespace(valid=False)],
         figures=SimpleNamespace(requests=SimpleNamespace(failed=1, scheduled=10)),
         agreement=Agreement(0.01, 256, "tokens", "ref"),
     )

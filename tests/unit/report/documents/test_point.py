@@ -56,7 +56,7 @@ def test_goodput_counts_requests_that_met_the_limits_over_all_windows(store: Sto
     (result,) = document_of(store, SLO).slo_results
     windows_s = [
         (repeat.head.window_end_ns - repeat.head.window_start_ns) / 1e9
-        for repeat in load_points(store, SLO)[0].used
+        for repeat in load_points(store, SLO)[0].used_repeats
     ]
     assert result.goodput is not None
     assert result.goodput == pytest.approx(result.verdicts[0].met.sum() / sum(windows_s))

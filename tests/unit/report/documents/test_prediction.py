@@ -45,7 +45,7 @@ def a_point(
         "deployment": SimpleNamespace(prediction=predicted, label="tp=2"),
         "head": SimpleNamespace(workload="chat", control=control, level=level),
         "figures": SimpleNamespace(**medians, output_token_throughput=rate),
-        "used": (1,), "validity": "valid", "emulated": False, "simulated": False,
+        "used_repeats": (1,), "validity": "valid", "emulated": False, "simulated": False,
     }  # fmt: skip
     return SimpleNamespace(**values | changes)
 
@@ -59,7 +59,7 @@ def compared(point: Any) -> PredictionComparison:
 BEHIND = {"control": "request_rate", "ttft": 9000.0, "validity": "engine_bound_backlog"}
 
 
-def used(ended_early: str | None) -> tuple[Any, ...]:
+def used_repeats(ended_early: str | None) -> tuple[Any, ...]:
     """The only repeat of a point."""
     return (SimpleNamespace(head=SimpleNamespace(ended_early=ended_early)),)
 
@@ -101,12 +101,15 @@ def test_at_a_rate_that_is_kept_up_with_the_throughput_tells_nothing() -> None:
 
 
 def test_of_an_engine_that_fell_behind_only_the_throughput_tells() -> None:
-    point = a_point(level=6.0, rate=200.0, used=used(None), **BEHIND)
+    point = a_point(level=6.0, rate=200.0, used_repeats=used_repeats(None), **BEHIND)
     assert compared(point).worse == {"output_throughput": 3.0}
 
 
 def test_a_probe_that_fell_behind_and_ended_early_tells_nothing() -> None:
-    assert compared(a_point(level=6.0, rate=200.0, used=used("fails"), **BEHIND)).worse == {}
+    assert (
+        compared(a_point(level=6.0, rate=200.0, used_repeats=used_repeats("fails"), **BEHIND)).worse
+        == {}
+    )
 
 
 @pytest.mark.parametrize("predicted", [{}, {"not_predicted": "why"}])
@@ -116,7 +119,7 @@ def test_without_a_prediction_there_is_no_comparison(predicted: dict[str, Any]) 
 
 
 def test_without_a_measurement_there_is_no_comparison_and_json_says_null() -> None:
-    assert compare_with_prediction(a_point(used=())) is None
+    assert compare_with_prediction(a_point(used_repeats=())) is None
     assert prediction_fields(None) == {
         "predicted": None,
         "measured_over_predicted": None,
