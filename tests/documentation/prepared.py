@@ -70,6 +70,10 @@ argv += ["--set", f"max_num_seqs={{given.slots}}"]
 os.execv(sys.executable, argv)
 """
 ENTRY = '        "emulator": "orchestrator.engines.emulator:ENGINE",\n'
+REFUSED = "REFUSED: dict[str, dict[str, str]] = {\n"
+REFUSAL = '"toy": dict.fromkeys(KINDS, "toy-server runs on one device"),'  # as the page has it
+HEAD = "| name | what it is | flags, readiness, metrics and failures are from |\n|---|---|---|\n"
+ROW = "| `toy` | toy-server | 1.0 |\n"  # of the table of engines
 
 
 def two_sweeps(folder: Path) -> Replacements:
@@ -125,18 +129,30 @@ def published_points(folder: Path) -> Replacements:
 
 
 def checkout_with_another_engine(folder: Path) -> Replacements:
-    """A checkout whose registry has the page's engine, the program ``toy-server`` and a model."""
-    for name in ("orchestrator", "scripts", "docs"):
+    """A checkout in which the page's engine has its lines in files that are there already, the
+    program ``toy-server`` and a model.
+    """
+    for name in ("orchestrator", "scripts", "docs", "tests"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    (folder / "tests").symlink_to(ROOT / "tests")
+    shutil.copy(ROOT / "README.md", folder)
+    (folder / "tests" / "contract" / "engines" / "toy").mkdir()
+    page = (ROOT / "docs" / "guides" / "your-own-engine.md").read_text(encoding="utf-8")
+    assert f"`{REFUSAL}`" in page
     registry = folder / "orchestrator" / "engines" / "registry.py"
-    text = registry.read_text(encoding="utf-8")
-    assert ENTRY in text
-    registry.write_text(text.replace(ENTRY, ENTRY + ENTRY.replace("emulator", "toy")))
+    put_after(registry, ENTRY, ENTRY.replace("emulator", "toy"))
+    put_after(folder / "tests" / "contract" / "deployments.py", REFUSED, f"    {REFUSAL}\n")
+    put_after(folder / "docs" / "reference" / "engines.md", HEAD, ROW)
     program = folder / "toy-server"
     program.write_text(TOY_SERVER, encoding="utf-8")
     program.chmod(0o755)
     return {"/opt/toy/toy-server": str(program), "org/model": str(MODEL)}
+
+
+def put_after(file: Path, text: str, addition: str) -> None:
+    """Writes an addition behind a text that the file has once."""
+    content = file.read_text(encoding="utf-8")
+    assert content.count(text) == 1, f"{file}: {text}"
+    file.write_text(content.replace(text, text + addition), encoding="utf-8")
 
 
 def results_of_a_cluster(folder: Path) -> Replacements:
