@@ -1,13 +1,13 @@
 """Ray as a cluster: machines, placement groups, and the agents and clients on them.
 
-Why it is built this way: docs/explained/ray.md, "Ray".
+docs/explained/ray.md says why it is built this way.
 """
 
 import math
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from functools import partial
 from threading import Event, Thread
 from typing import Any
@@ -57,6 +57,7 @@ from orchestrator.results.store import Store
 
 # Admission counts only the CPUs of engines. What a client really used is in its stats.
 CLIENT_CPUS = 0
+LOCAL = "local"  # for ``ray.init``: start a cluster on this machine
 INFEASIBLE_S = 5.0  # a node that was lost may join again within this time
 
 
@@ -67,34 +68,24 @@ class RayCluster:
         self, store: Store | None, address: str | None = None, client_limit: int | None = None
     ) -> None:
         self.note: str | None = None
-        given = address
         if not ray.is_initialized():
+            is_started_here = False
             try:
                 live = live_address(address)
-                address = live.address
                 self.note = live.note
-                # at Ray's own niceness, 15, workers would wait for whatever else runs here
-                if address == "local":
-                    os.environ.setdefault("RAY_worker_niceness", "0")
-                with own_signals(), on_loopback() if address == "local" else nullcontext():
-                    ray.init(
-                        address=address,
-                        log_to_driver=False,
-                        logging_level="warning",
-                        namespace="orchestrator",
-                    )
+                is_started_here = live.address == LOCAL
+                _join(live.address)
             except (ConnectionError, RuntimeError, RayError) as error:
                 # RayError: no token where one is asked for
-                raise InputError(why_not_joined(given, error, address == "local")) from error
+                raise InputError(why_not_joined(address, error, is_started_here)) from error
         self._address = ray.util.get_node_ip_address()
         self._store = store
         self._pool = ClientPool(store, self._address, self.machines, self._client)
         self._desired = DesiredNodes()
         gcs_address = ray.get_runtime_context().gcs_address
         monitor = HeadMonitor(self._package_environment)
-        self._autoscaler = Autoscaler(
-            lambda: autoscaler_report(gcs_address, monitor.has_configuration), types=node_types
-        )
+        report = partial(autoscaler_report, gcs_address, monitor.has_configuration)
+        self._autoscaler = Autoscaler(report, types=node_types)
         self._alive = CachedFor(_alive)
         self._client_limit = client_limit
         # draining node -> when it will be gone, on the monotonic clock
@@ -102,9 +93,9 @@ class RayCluster:
 
     def _package_environment(self) -> dict[str, Any] | None:
         """The runtime_env that ships this package to other hosts; None where it is there already."""
-        return shipped_package() if self._elsewhere() else None
+        return shipped_package() if self._machines_elsewhere() else None
 
-    def _elsewhere(self) -> list[Machine]:
+    def _machines_elsewhere(self) -> list[Machine]:
         """The nodes on other hosts than the driver's."""
         return [machine for machine in self.machines() if machine.address != self._address]
 
@@ -113,7 +104,7 @@ class RayCluster:
         check_leases_here()
         # a folder needs no check on the driver's host; a bucket does: raylets have their own
         # environment variables
-        machines = self._elsewhere() if self._store.is_local else self.machines()
+        machines = self._machines_elsewhere() if self._store.is_local else self.machines()
         if not machines:
             return []
         return check_nodes(machines, self._store, self._package_environment())
@@ -127,12 +118,18 @@ class RayCluster:
 
     def leaving(self) -> Mapping[str, float]:
         now_s = time.monotonic()
-        for node, deadline_ms in draining().items():
-            left_s = deadline_ms / 1e3 - time.time() if deadline_ms else math.inf
-            # the earliest time counts, because a second drain may name a later one, or none
-            self._gone_s[node] = min(self._gone_s.get(node, math.inf), now_s + left_s)
+        self._note_draining(now_s)
         gone_s = dict(self._gone_s)  # a copy: other threads add to it
         return {node: max(0.0, at_s - now_s) for node, at_s in gone_s.items()}
+
+    def _note_draining(self, now_s: float) -> None:
+        """Notes when the nodes that drain now will be gone."""
+        for node, deadline_ms in draining().items():
+            left_s = math.inf  # Ray does not say when
+            if deadline_ms:
+                left_s = deadline_ms / 1e3 - time.time()
+            # the earliest time counts, because a second drain may name a later one, or none
+            self._gone_s[node] = min(self._gone_s.get(node, math.inf), now_s + left_s)
 
     def watch(self, tell: Callable[[str], None], stop: Event) -> None:
         address = ray.get_runtime_context().gcs_address
@@ -203,6 +200,22 @@ class RayCluster:
         ray.shutdown()
 
 
+def _join(address: str | None) -> None:
+    """Joins the cluster at an address for ``ray.init``, or starts one here. Raises what Ray raises."""
+    with ExitStack() as during_init:
+        during_init.enter_context(own_signals())
+        if address == LOCAL:
+            # at Ray's own niceness, 15, workers would wait for whatever else runs here
+            os.environ.setdefault("RAY_worker_niceness", "0")
+            during_init.enter_context(on_loopback())
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            logging_level="warning",
+            namespace="orchestrator",
+        )
+
+
 def _alive() -> list[Machine]:
     """Ray's living nodes, draining ones included."""
     return [
@@ -228,30 +241,30 @@ def _await(
     began_s = time.monotonic()
     while not group.wait(1):
         waited_s = time.monotonic() - began_s
-        deadline.check(waited_s, footprint, partial(_held, footprint, nodes))
-        if waited_s >= INFEASIBLE_S and _infeasible(group):
+        deadline.check(waited_s, footprint, partial(_nodes_in_use, footprint, nodes))
+        if waited_s >= INFEASIBLE_S and _is_infeasible(group):
             raise PlacementError(f"the nodes chosen for {footprint} are gone or cannot hold it")
 
 
-def _held(footprint: Footprint, nodes: Sequence[str]) -> set[str]:
+def _nodes_in_use(footprint: Footprint, nodes: Sequence[str]) -> set[str]:
     """The nodes that have too little free for their bundles, because others use their resources."""
     free = free_resources()
     needed: dict[str, Bundle] = {}  # of each node, all its bundles together
     for node, bundle in zip(nodes, footprint.bundles, strict=True):
         before = needed.get(node, Bundle(0, 0.0))
         needed[node] = Bundle(before.gpus + bundle.gpus, before.cpus + bundle.cpus)
-    held: set[str] = set()
+    in_use: set[str] = set()
     for node, bundle in needed.items():
         if node not in free:
             continue
         free_gpus = free[node].get("GPU", 0.0)
         free_cpus = free[node].get("CPU", 0.0)
         if free_gpus < bundle.gpus or free_cpus < bundle.cpus:
-            held.add(node)
-    return held
+            in_use.add(node)
+    return in_use
 
 
-def _infeasible(group: PlacementGroup) -> bool:
+def _is_infeasible(group: PlacementGroup) -> bool:
     """Whether Ray says that no nodes can hold the group."""
     stats = placement_group_table(group).get("stats", {})
     return bool(stats.get("scheduling_state") == "INFEASIBLE")

@@ -104,11 +104,11 @@ def test_nodes_of_a_gang_with_too_little_left_are_held(
     }
     monkeypatch.setattr(ray_cluster, "free_resources", lambda: free)
     gang = Footprint((Bundle(8, 2.0),) * 4)
-    assert ray_cluster._held(gang, ["n1", "n2", "n3", "gone"]) == {"n2", "n3"}
-    assert ray_cluster._held(Footprint((Bundle(4, 1.0),) * 2), ["n2", "n2"]) == {"n2"}, (
+    assert ray_cluster._nodes_in_use(gang, ["n1", "n2", "n3", "gone"]) == {"n2", "n3"}
+    assert ray_cluster._nodes_in_use(Footprint((Bundle(4, 1.0),) * 2), ["n2", "n2"]) == {"n2"}, (
         "both together"
     )
-    assert ray_cluster._held(Footprint((Bundle(0, 1.0),)), ["n4"]) == {"n4"}, (
+    assert ray_cluster._nodes_in_use(Footprint((Bundle(0, 1.0),)), ["n4"]) == {"n4"}, (
         "Ray leaves out what is all taken"
     )
 
