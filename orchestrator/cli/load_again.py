@@ -34,18 +34,19 @@ def _candidates(plan: Plan) -> Iterator[tuple[str, ...]]:
     workload = plan.loads[0].workload
     if not isinstance(workload, RandomWorkload) or not plan.slos:
         return
-    inputs, outputs = _length(workload.input_tokens), _length(workload.output_tokens)
-    if inputs is None or outputs is None:
+    input_tokens = _length(workload.input_tokens)
+    output_tokens = _length(workload.output_tokens)
+    if input_tokens is None or output_tokens is None:
         return
-    lengths = ("--input-tokens", inputs, "--output-tokens", outputs)
+    lengths = ("--input-tokens", input_tokens, "--output-tokens", output_tokens)
     certain = (*_search_words(plan), *lengths, *_endpoint_words(plan))
-    may_be_given = _may_be_given(plan)
-    for given in product((False, True), repeat=len(may_be_given)):
-        more: list[str] = []
-        for is_given, option in zip(given, may_be_given, strict=True):
-            if is_given:
-                more += option
-        yield (*certain, *more)
+    uncertain = _uncertain_options(plan)
+    for choice in product((False, True), repeat=len(uncertain)):
+        chosen: list[str] = []
+        for is_chosen, option in zip(choice, uncertain, strict=True):
+            if is_chosen:
+                chosen += option
+        yield (*certain, *chosen)
 
 
 def _search_words(plan: Plan) -> list[str]:
@@ -80,18 +81,18 @@ def _endpoint_words(plan: Plan) -> list[str]:
     return words
 
 
-def _may_be_given(plan: Plan) -> list[tuple[str, str]]:
-    """Options whose value the plan has in any case, given or not."""
+def _uncertain_options(plan: Plan) -> list[tuple[str, str]]:
+    """Options of which the plan has a value whether or not they were given."""
     from orchestrator.spec.load import format_duration
 
     (load,) = plan.loads
     model = plan.deployments[0].settings.model
-    may_be_given = [("--model", model), ("--seed", str(plan.seed))]
+    options = [("--model", model), ("--seed", str(plan.seed))]
     if load.duration_s is not None:
-        may_be_given.append(("--duration", format_duration(load.duration_s)))
+        options.append(("--duration", format_duration(load.duration_s)))
     if load.warmup_s is not None:
-        may_be_given.append(("--warmup", format_duration(load.warmup_s)))
-    return may_be_given
+        options.append(("--warmup", format_duration(load.warmup_s)))
+    return options
 
 
 def _length(lengths: Lengths | None) -> str | None:
