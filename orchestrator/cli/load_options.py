@@ -43,6 +43,7 @@ from orchestrator.spec.request_options import Adapters, Constrain
 from orchestrator.spec.settings import EngineSettings, Strict
 
 if TYPE_CHECKING:
+    from orchestrator.load.arrivals import Offsets
     from orchestrator.load.point import Target
     from orchestrator.plan.model import Plan
     from orchestrator.spec.address import ServerAddress
@@ -60,8 +61,9 @@ WORKLOAD_NAME = "load"
 SEARCH_BUDGET = "10m"
 SEARCH_PRECISION = 0.15
 _SAME_SEARCH = ("precision", "first_level")  # keys of a search that may change while it goes on
+# options that a search refuses; a trace of lengths is no schedule but says what is sent
 _NO_SEARCH = ("trace", "max_errors")
-_WORKLOADS_BY_NAME = ("preset", "workload", "dataset")
+_NO_SEARCH_OF_LENGTHS = ("speed_up", "max_errors")
 # options that say what is sent, which --workload and --preset say, too
 _WHAT_IS_SENT = (
     *("input_tokens", "shared_prefix", "turns", "think_time", "prompts", "dataset"),
@@ -427,8 +429,8 @@ def _load(
     if is_of_lengths and len(ways) == 2:
         ways.remove("trace")  # it says what is sent, and the other one how often
         if options.speed_up is not None:
-            text = f"--speed-up is for --trace at its recorded times: leave out --{ways[0]} or it"
-            problems.append(Problem(text))
+            remedy = f"leave out --{ways[0]} or --speed-up"
+            problems.append(Problem(f"--speed-up is for --trace at its recorded times: {remedy}"))
     if len(ways) != 1:
         text = (
             "give one of --rate (open loop), --concurrency (closed loop) or --trace (recorded "
@@ -499,7 +501,7 @@ def _drawn_arrivals(options: LoadOptions, refused: Problems) -> Arrivals | None:
     """
     if _has_recorded_arrivals(options, refused):
         return _record(Arrivals, refused, process="trace", scale=Scale.STRETCH.value)
-    arrivals = _drawn(options.arrivals)
+    arrivals = _arrivals_option(options.arrivals)
     process = arrivals.process if arrivals.process in _drawn_processes() else None
     return _record(Arrivals, refused, process=process, burstiness=arrivals.burstiness)
 
@@ -507,7 +509,8 @@ def _drawn_arrivals(options: LoadOptions, refused: Problems) -> Arrivals | None:
 def _has_recorded_arrivals(options: LoadOptions, refused: Problems) -> bool:
     """Whether the recorded times of what is sent are stretched to the rate of a level.
 
-    A trace is sent at its times unless other arrivals are asked for; a workload only if they are.
+    What a trace has is sent at the recorded times unless ``--arrivals`` says otherwise; what a
+    workload has only if ``--arrivals trace`` says so.
     """
     if options.workload is not None:
         return options.arrivals == "trace"
@@ -531,7 +534,7 @@ def _recorded_rate(options: LoadOptions, refused: Problems) -> float | None:
 
 
 def _whole_trace(options: LoadOptions, size: _LevelSize, refused: Problems) -> _LevelSize:
-    """The size of a level, which has all requests of the trace where options do not say how many."""
+    """The size of a level: all requests of the trace, unless options say how many or how long."""
     assert options.trace is not None
     workload = _trace_workload(options, options.trace, refused)
     if workload is None or size.requests is not None or options.duration is not None:
@@ -543,7 +546,7 @@ def _whole_trace(options: LoadOptions, size: _LevelSize, refused: Problems) -> _
 
 
 @dataclass(frozen=True, slots=True)
-class _DrawnArrivals:
+class _ArrivalsOption:
     """What ``--arrivals`` says, like ``gamma:0.5``. ``shape``: what follows the colon, as text."""
 
     process: str | None
@@ -561,11 +564,11 @@ class _DrawnArrivals:
         return number if math.isfinite(number) else None
 
 
-def _drawn(text: str | None) -> _DrawnArrivals:
+def _arrivals_option(text: str | None) -> _ArrivalsOption:
     if text is None:
-        return _DrawnArrivals(None, None)
+        return _ArrivalsOption(None, None)
     process, colon, shape = text.partition(":")
-    return _DrawnArrivals(process, shape if colon else None)
+    return _ArrivalsOption(process, shape if colon else None)
 
 
 def _drawn_processes() -> list[str]:
@@ -577,8 +580,10 @@ def _search(
     options: LoadOptions, size: _LevelSize, problems: list[Problem], refused: Problems
 ) -> Load | None:
     """The search of ``--find-capacity``."""
-    is_of_lengths = _is_trace_of_lengths(options.trace)
-    for name in ("speed_up", "max_errors") if is_of_lengths else _NO_SEARCH:
+    refused_options = _NO_SEARCH
+    if _is_trace_of_lengths(options.trace):
+        refused_options = _NO_SEARCH_OF_LENGTHS
+    for name in refused_options:
         if options.is_given(name):
             text = f"--find-capacity looks for the level itself: leave out {_flag(name)}"
             problems.append(Problem(text))
@@ -628,7 +633,7 @@ def _replayed(
 
     An unreadable trace is no problem here, because planning says what is wrong with it.
     """
-    from orchestrator.load.arrivals import mean_rate, recorded
+    from orchestrator.load.arrivals import mean_rate
 
     if _is_trace_of_lengths(trace):
         return _replayed_rows(options, trace, size, problems, refused)
@@ -638,22 +643,17 @@ def _replayed(
     if arrivals is None:
         return None
     rate = 1.0
-    turns = options.turns or 1
-    sessions = None if options.requests is None else math.ceil(options.requests / turns)
-    end_s = _end_s(options) or None
-    try:
-        offsets_s = recorded(arrivals)
-    except (ProblemsError, ValueError):
-        offsets_s = None
-    if offsets_s is not None:
-        if sessions is not None and sessions > len(offsets_s):
-            text = f"--requests {options.requests}: the trace has {len(offsets_s)}"
-            problems.append(Problem(text))
-        rate = mean_rate(offsets_s, end_s, sessions) * turns
+    offsets_s = _recorded_offsets(arrivals)
+    if offsets_s is not None:  # of sessions, each of which has all its turns
+        turns = options.turns or 1
+        recorded_requests = len(offsets_s) * turns
+        requests = options.requests or recorded_requests
+        if requests > recorded_requests:
+            problems.append(Problem(f"--requests {requests}: the trace has {recorded_requests}"))
+            requests = recorded_requests
+        sessions = math.ceil(requests / turns)
+        rate = mean_rate(offsets_s, _end_s(options), sessions) * turns
         if options.duration is None:
-            requests = len(offsets_s[:sessions]) * turns
-            if size.requests is not None:
-                requests = min(size.requests, requests)
             size = replace(size, requests=requests)
     return _load_record(
         size,
@@ -662,6 +662,16 @@ def _replayed(
         arrivals=arrivals,
         max_in_flight=options.max_in_flight,
     )
+
+
+def _recorded_offsets(arrivals: Arrivals) -> Offsets | None:
+    """The recorded times, from the first one on; None for a trace that cannot be read."""
+    from orchestrator.load.arrivals import recorded
+
+    try:
+        return recorded(arrivals)
+    except (ProblemsError, ValueError):
+        return None
 
 
 def _is_trace_of_lengths(path: str | None) -> bool:
@@ -755,13 +765,14 @@ def _numbers(option: str, text: str, problems: list[Problem]) -> list[float]:
     return list(dict.fromkeys(numbers))
 
 
-def _end_s(options: LoadOptions) -> float:
-    """Seconds after which no more requests are due; 0: their number ends the load."""
+def _end_s(options: LoadOptions) -> float | None:
+    """Seconds after which no more requests are due; None where their number ends the load."""
     if options.duration is None:
-        return 0.0
-    duration_s = _seconds("duration", options.duration, []) or 0.0
-    warmup_s = _warm_up_s(options, []) or 0.0
-    return duration_s + warmup_s
+        return None
+    already_reported: list[Problem] = []
+    duration_s = _seconds("duration", options.duration, already_reported) or 0.0
+    warmup_s = _warm_up_s(options, already_reported) or 0.0
+    return duration_s + warmup_s or None
 
 
 def _slo(text: str | None, problems: list[Problem]) -> Slo | None:
@@ -785,7 +796,7 @@ def _slo(text: str | None, problems: list[Problem]) -> Slo | None:
 
 
 def _workload(options: LoadOptions, problems: list[Problem], refused: Problems) -> Workload | None:
-    """What requests contain. Options without the option to which they belong are problems too."""
+    """What requests contain."""
     workload = _workload_of_prompts(options, problems, refused)
     adapters = _adapters(options, problems)
     constrain = _constrain(options, problems)
@@ -837,35 +848,31 @@ def _adapters(options: LoadOptions, problems: list[Problem]) -> Adapters | None:
 def _workload_of_prompts(
     options: LoadOptions, problems: list[Problem], refused: Problems
 ) -> Workload | None:
-    """The workload as the options about prompts and answers describe it."""
+    """The workload without adapters and constraints. Checks the options that belong to it, too."""
     input_lengths = _lengths("input_tokens", options.input_tokens, problems)
     answer_lengths = _answer_lengths(options, problems)
     _check_arrivals(options, problems)
-    for name, needed in _NEEDS.items():
-        if options.is_given(name) and not getattr(options, needed):
-            problems.append(Problem(f"{_flag(name)} is for {_flag(needed)}"))
-    if any(map(options.is_given, ("preset", "workload"))):
-        return _workload_by_name(options, answer_lengths, problems, refused)
+    _check_needs(options, problems)
+    if options.preset is not None:
+        return _preset_workload(options, options.preset, problems)
+    if options.workload is not None:
+        return _named_workload(options, options.workload, problems)
     if options.trace is not None and _is_trace_of_lengths(options.trace):
         return _workload_of_trace(options, options.trace, problems, refused)
-    is_replayed = options.rate is None and options.concurrency is None
-    columns = _columns_of_table(options.trace) if is_replayed else ()
-    if columns:
-        text = (
-            f"--trace {options.trace!r} has the columns {', '.join(columns)[:80]}, not those of a "
-            "published trace: say what they are in an experiment file (columns: {time: ..., "
-            "input_tokens: ..., output_tokens: ...}), and give --workload FILE:NAME --arrivals trace "
-            "(docs/guides/trace.md)"
-        )
-        problems.append(Problem(text))
-        return None
+    if options.rate is None and options.concurrency is None:
+        columns = _columns_of_table(options.trace)
+        if columns:
+            problems.append(_unknown_columns(options.trace, columns))
+            return None
     if options.dataset is not None:
-        return _workload_by_name(options, answer_lengths, problems, refused)
+        return _dataset_workload(options, options.dataset, answer_lengths, problems, refused)
     are_drawn = options.input_tokens is not None
     file = options.prompts
     if not are_drawn and file is None:
         file = _trace_of_requests(options.trace)
-    if are_drawn == (file is not None):
+    says_neither = not are_drawn and file is None
+    says_both = are_drawn and file is not None
+    if says_neither or says_both:
         remark = " (a trace of times alone has no prompts)" if options.trace else ""
         text = (
             "say what is sent, by one of --input-tokens (random prompts), --prompts, --workload, "
@@ -881,6 +888,22 @@ def _workload_of_prompts(
         problems.append(Problem("give --output-tokens: how long answers are to be"))
         return None
     return _drawn_workload(options, input_lengths, answer_lengths, problems, refused)
+
+
+def _check_needs(options: LoadOptions, problems: list[Problem]) -> None:
+    """Reports options without the one to which they belong."""
+    for name, needed in _NEEDS.items():
+        if options.is_given(name) and not getattr(options, needed):
+            problems.append(Problem(f"{_flag(name)} is for {_flag(needed)}"))
+
+
+def _unknown_columns(trace: str | None, columns: Sequence[str]) -> Problem:
+    """The problem of a trace that is a table with other columns than published traces have."""
+    return Problem(
+        f"--trace {trace!r} has the columns {', '.join(columns)[:80]}, not those of a published "
+        "trace: say what they are in an experiment file (columns: {time: ..., input_tokens: ..., "
+        "output_tokens: ...}), and give --workload FILE:NAME --arrivals trace (docs/guides/trace.md)"
+    )
 
 
 def _workload_of_trace(
@@ -907,21 +930,6 @@ def _has_no_times(workload: Workload) -> bool:
         return workload.recorded_rate() is None
     except ProblemsError:
         return False
-
-
-def _workload_by_name(
-    options: LoadOptions,
-    answer_lengths: Lengths | None,
-    problems: list[Problem],
-    refused: Problems,
-) -> Workload | None:
-    """The workload of one of the options _WORKLOADS_BY_NAME."""
-    if options.preset is not None:
-        return _preset_workload(options, options.preset, problems)
-    if options.workload is not None:
-        return _named_workload(options, options.workload, problems)
-    assert options.dataset is not None
-    return _dataset_workload(options, options.dataset, answer_lengths, problems, refused)
 
 
 def _named_workload(options: LoadOptions, place: str, problems: list[Problem]) -> Workload | None:
@@ -996,7 +1004,7 @@ def _dataset_workload(
 
 def _check_arrivals(options: LoadOptions, problems: list[Problem]) -> None:
     """Reports arrivals that no option can describe, or that have no rate."""
-    arrivals = _drawn(options.arrivals)
+    arrivals = _arrivals_option(options.arrivals)
     process = arrivals.process
     if process is None:
         return
@@ -1081,19 +1089,28 @@ def _images(text: str | None, problems: list[Problem]) -> Images | None:
     """The pictures of ``--images N@WxH[,WxH…]``."""
     if text is None:
         return None
-    count, at, sizes = text.partition("@")
     try:
-        if not at or not count.isdecimal():
-            raise ValueError("write their number and size like 1@1120x700")
-        for size in sizes.split(","):
-            ImageSize.of(size)
-        return Images(sizes=tuple(sizes.split(",")), count=Lengths(fixed=int(count)))
-    except ValidationError:
-        reason = f"a request has 1 to {MOST_IMAGES} images, of at most 64 sizes"
+        return _parsed_images(text)
     except ValueError as error:
-        reason = str(error)
-    problems.append(Problem(f"--images {text}: {reason}"))
-    return None
+        problems.append(Problem(f"--images {text}: {error}"))
+        return None
+
+
+def _parsed_images(text: str) -> Images:
+    """The pictures of a text. Raises ValueError with what is wrong with it."""
+    digits, at, sizes_text = text.partition("@")
+    if not at or not digits.isdecimal():
+        raise ValueError("write their number and size like 1@1120x700")
+    count = int(digits)
+    if not 1 <= count <= MOST_IMAGES:
+        raise ValueError(f"a request has 1 to {MOST_IMAGES} images")
+    sizes = tuple(sizes_text.split(","))
+    for size in sizes:
+        ImageSize.of(size)
+    try:
+        return Images(sizes=sizes, count=Lengths(fixed=count))
+    except ValidationError as error:
+        raise ValueError(error.errors()[0]["msg"]) from None
 
 
 @dataclass(frozen=True, slots=True)

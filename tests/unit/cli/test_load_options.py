@@ -692,6 +692,13 @@ def test_turns_of_sessions_at_recorded_times_are_all_sent(tmp_path: Path) -> Non
     assert (load_rules.requests, load_rules.levels[0].value) == (12, 4.0)
 
 
+def test_more_requests_than_a_trace_has_sessions_and_turns_for_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("0\n0.5\n2\n")
+    options = (*LENGTHS, "--trace", str(tmp_path / "t.txt"), "--turns", "4", "--requests")
+    assert asked(*options, "12")[1] == []
+    assert asked(*options, "13")[1] == ["--requests 13: the trace has 12"]
+
+
 BURST = (
     "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
     "5,ChatGPT,40,18,58,x\n6,ChatGPT,10,23,33,x\n9,GPT-4,41,0,41,x\n9,GPT-4,41,27,68,x\n"
@@ -936,6 +943,20 @@ def test_a_constraint_that_cannot_be_is_refused_by_its_option(
     _, problems = asked(*LENGTHS, *options)
     assert len(problems) == 1
     assert problems[0].startswith(problem)
+
+
+@pytest.mark.parametrize(
+    ("images", "reason"),
+    [
+        ("8x8", "write their number and size like 1@1120x700"),
+        ("101@8x8", "a request has 1 to 100 images"),
+        ("1@8x8x8", "'8x8x8' is no size; write width and height like 1120x700"),
+        ("1@8192x8192", "the images of a point have 4,294,967,296 pixels, at most 2,000,000,000"),
+        ("1@" + ",".join(["8x8"] * 65), "65 sizes need as many different images, not 64"),
+    ],
+)
+def test_images_that_cannot_be_are_refused_with_the_reason(images: str, reason: str) -> None:
+    assert asked(*LENGTHS, "--images", images)[1] == [f"--images {images}: {reason}"]
 
 
 def test_images_need_the_api_of_chats_by_the_name_of_its_option() -> None:
