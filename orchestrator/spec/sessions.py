@@ -34,7 +34,9 @@ PauseLength = Annotated[Duration, Field(ge=0, le=MOST_SECONDS)]
 class Turns(Lengths):
     """Requests of a session: as ``Lengths``, at most MOST_TURNS."""
 
-    WANTED: ClassVar[str] = Lengths.WANTED.replace("10, max: 20", "2, max: 8")
+    WANTED: ClassVar[str] = (
+        "a whole number, {uniform: {min: 2, max: 8}} or {lognormal: {mean: 4, sigma: 0.6}}"
+    )
     SHORTHAND: ClassVar[Any] = Annotated[int, Field(ge=1, le=MOST_TURNS)]
 
     @model_validator(mode="before")
@@ -49,9 +51,10 @@ class Turns(Lengths):
         return {"fixed": value}
 
     @model_validator(mode="after")
-    def _few(self) -> Self:
+    def _within_limit(self) -> Self:
         least, most = self.bounds
-        if max(least, most or 1) > MOST_TURNS:
+        longest = least if most is None else most
+        if longest > MOST_TURNS:
             raise ValueError(f"a session has at most {MOST_TURNS:,} turns")
         return self
 
@@ -119,7 +122,7 @@ class NormalPause(Strict):
 
 
 class ExponentialPause(Strict):
-    """Exponential pauses, as of users who do not wait for anything."""
+    """Exponential pauses: how long one has lasted says nothing about when it ends."""
 
     mean: Annotated[Duration, Field(gt=0, le=MOST_SECONDS)] = Field(
         description="Mean of the pauses, for example `8s`."
@@ -148,7 +151,8 @@ class Pauses(Strict):
     )
     normal: NormalPause | None = Field(default=None, description="Normal pauses.")
     exponential: ExponentialPause | None = Field(
-        default=None, description="Exponential pauses, as of users who do not wait for anything."
+        default=None,
+        description="Exponential pauses: how long one has lasted says nothing about when it ends.",
     )
 
     @model_validator(mode="before")
