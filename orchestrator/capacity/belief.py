@@ -46,7 +46,7 @@ MOST_OF_A_PROBE = 5.0
 DECAY = 2.0
 STEP = 0.005  # of the grid of capacities, in natural logarithms
 # the grid reaches by this factor below the lowest and above the highest level probed
-BEYOND = 3.0
+GRID_REACH = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +84,11 @@ class Belief:
         """
         logits = np.outer(math.log(level) - self.log_capacities, POWERS)
         logits = np.clip(logits, -NEAR, NEAR)
-        missed = 1 / (1 + np.exp(-logits - _logit(self.allowed)))
-        independent = requests * np.minimum(self.allowed / missed, 1.0)
-        variances = 1 / (independent * missed * (1 - missed)) + (MISFIT * logits) ** 2
+        missed_shares = 1 / (1 + np.exp(-logits - _logit(self.allowed)))
+        independent = requests * np.minimum(self.allowed / missed_shares, 1.0)
+        # of the logit of a share that is counted, and of the curve about it
+        variance_of_counting = 1 / (independent * missed_shares * (1 - missed_shares))
+        variances = variance_of_counting + (MISFIT * logits) ** 2
         capacity_chances = self.chances.sum(axis=1)
         weights = self.chances / np.maximum(capacity_chances[:, None], 1e-300)
         means = (weights * logits).sum(axis=1)
@@ -108,8 +110,8 @@ def belief_of(levels: Sequence[LevelEvidence], target: float) -> Belief | None:
     allowed = 1 - target
     lowest = counts[0].level
     highest = counts[-1].level
-    steps = math.ceil(math.log(highest * BEYOND**2 / lowest) / STEP)
-    log_capacities: Floats = math.log(lowest / BEYOND) + STEP * np.arange(steps + 1.0)
+    steps = math.ceil(math.log(highest * GRID_REACH**2 / lowest) / STEP)
+    log_capacities: Floats = math.log(lowest / GRID_REACH) + STEP * np.arange(steps + 1.0)
     below = math.log(lowest) - log_capacities
     above = log_capacities - math.log(highest)
     # the chances before anything is known, as logarithms up to a constant
@@ -117,7 +119,8 @@ def belief_of(levels: Sequence[LevelEvidence], target: float) -> Belief | None:
     log_prior_of_powers = -0.5 * (np.log(POWERS / USUAL_POWER) / POWER_SPREAD) ** 2
     log_chances = log_prior_of_capacities[:, None] + log_prior_of_powers
     near = [count for count in counts if abs(_distance(count, allowed)) <= NEAR]
-    log_chances += _fit(near, log_capacities, allowed, levels[0].usual_effect)
+    effect = levels[0].usual_effect  # that of all levels, as it was learned from all of them
+    log_chances += _fit(near, log_capacities, allowed, effect)
     for count in counts:
         if abs(_distance(count, allowed)) > NEAR:
             log_chances += _side(count, log_capacities, allowed)[:, None]
@@ -129,14 +132,14 @@ def belief_of(levels: Sequence[LevelEvidence], target: float) -> Belief | None:
 class _Count:
     """What was counted at a level.
 
-    ``missed``: the share of ``requests`` that missed. ``independent``: how many independent
+    ``missed_share``: the share of ``requests`` that missed. ``independent``: how many independent
     requests would say as much. ``most_evidence``: the most that it may count as evidence that the
     level fails (a logarithm).
     """
 
     level: float
     requests: int
-    missed: float
+    missed_share: float
     independent: float
     most_evidence: float
     parts: tuple[Part, ...]
@@ -153,16 +156,22 @@ def _counts(levels: Sequence[LevelEvidence]) -> list[_Count]:
             count = _Count(
                 evidence.level,
                 evidence.requests,
-                missed=1 - evidence.share,
+                missed_share=1 - evidence.share,
                 independent=evidence.effective or evidence.requests / evidence.usual_effect,
                 most_evidence=MOST_OF_A_PROBE * evidence.probes,
                 parts=evidence.parts,
             )
             counts.append(count)
         elif is_known(evidence) and evidence.verdict == "fails":
-            counts.append(
-                _Count(evidence.level, FEWEST_REQUESTS, 1.0, FEWEST_REQUESTS, math.inf, ())
+            count = _Count(
+                evidence.level,
+                requests=FEWEST_REQUESTS,
+                missed_share=1.0,
+                independent=FEWEST_REQUESTS,
+                most_evidence=math.inf,
+                parts=(),
             )
+            counts.append(count)
     return counts
 
 
@@ -170,22 +179,27 @@ def _fit(near: Sequence[_Count], log_capacities: Floats, allowed: float, effect:
     """Log-likelihood [capacities, powers] of what was counted near the capacity, up to a constant.
 
     ``effect``: the design effect that runs of misses show. With e the design effect, D the number
-    of requests times the Kullback-Leibler divergence of what was counted from a curve, and n parts,
-    the likelihood is exp(-D/e) / e^(n/2). Integrated over an inverse gamma distribution of e it is
-    (s + D)^(-n/2), where s is how much the parts differ from each other.
+    of requests times the Kullback-Leibler divergence of what was counted from a curve
+    (``from_curve``), and n parts, the likelihood is exp(-D/e) / e^(n/2). Integrated over an inverse
+    gamma distribution of e it is (s + D)^(-n/2), where s is how much the parts differ from each
+    other (``between_parts``).
     """
     parts = PRIOR_PARTS
     between_parts = PRIOR_PARTS / 2 * effect
     for count in near:
         parts += len(count.parts)
         for part in count.parts:
-            between_parts += part.requests * _divergence(part.missed, count.missed)
+            between_parts += part.requests * _divergence(part.missed_share, count.missed_share)
     effect_shown = max(2 * between_parts / parts, 1.0)
     from_curve = np.zeros((log_capacities.size, POWERS.size))
     for count in near:
         logits = _logit(allowed) + np.outer(math.log(count.level) - log_capacities, POWERS)
-        of_a_request = np.logaddexp(0, logits) - count.missed * logits - _entropy(count.missed)
-        information = count.requests / effect_shown * max(count.missed * (1 - count.missed), 1e-3)
+        missed = count.missed_share
+        # the divergence of this share from that of the curve at each capacity and power
+        of_a_request = np.logaddexp(0, logits) - missed * logits - _entropy(missed)
+        # The logit has two variances: that of counting, 1 / information, and that with which the
+        # curve strays, which grows with the distance. The level counts by the share of the first.
+        information = count.requests / effect_shown * max(missed * (1 - missed), 1e-3)
         trust = 1 / (1 + information * (MISFIT * _distance(count, allowed)) ** 2)
         from_curve += trust * count.requests * of_a_request
     likelihood: Floats = -parts / 2 * np.log1p(from_curve / between_parts)
@@ -195,23 +209,24 @@ def _fit(near: Sequence[_Count], log_capacities: Floats, allowed: float, effect:
 def _side(count: _Count, log_capacities: Floats, allowed: float) -> Floats:
     """Log-likelihood of each capacity, from a level that is far from the capacity.
 
-    Such a level only says on which side of it the capacity lies: there it is 0. On the other side,
-    the level's share of misses would at best be the allowed one.
+    Such a level only says on which side of it the capacity lies: there the likelihood is 1. With a
+    capacity on the other side, the level's true share of misses would lie beyond the allowed one.
+    The likelihood is then that of the allowed share itself, which fits best.
     """
-    evidence = count.independent * _divergence(count.missed, allowed)
+    evidence = count.independent * _divergence(count.missed_share, allowed)
     is_above = log_capacities > math.log(count.level)
-    if count.missed > allowed:
+    if count.missed_share > allowed:
         return np.where(is_above, -min(evidence, count.most_evidence), 0.0)
     return np.where(is_above, 0.0, -evidence)
 
 
 def _distance(count: _Count, allowed: float) -> float:
-    """How far the share of misses lies from the allowed one, in logits.
+    """How far the share of misses lies above the allowed one, in logits; below it: negative.
 
     One more independent request is counted that misses as often as is allowed, so that a level with
     few requests counts as near.
     """
-    missed = (count.missed * count.independent + allowed) / (count.independent + 1)
+    missed = (count.missed_share * count.independent + allowed) / (count.independent + 1)
     return _logit(missed) - _logit(allowed)
 
 

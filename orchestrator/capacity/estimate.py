@@ -16,7 +16,7 @@ from orchestrator.capacity.levels import LevelEvidence
 OUTSIDE = 0.025  # probability that the capacity lies on one side of the interval
 LIKELY = 0.95  # a level that is called safe holds with at least this probability
 # bounds may lie by this factor below the lowest and above the highest level probed
-BEYOND = 2.0
+BOUND_REACH = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +44,14 @@ def estimate_of(
 ) -> Estimate | None:
     """The estimate from these levels, the lowest first.
 
-    None: the levels do not bound the capacity on both sides yet. ``whole_numbers``: levels are
-    whole numbers: there is none between 8 and 9.
+    None: the levels do not bound the capacity on both sides yet. ``whole_numbers``: there is no
+    level between 8 and 9.
     """
     belief = belief_of(levels, target)
     if belief is None:
         return None
     lower, level, upper = belief.quantiles([OUTSIDE, 0.5, 1 - OUTSIDE])
-    if lower < belief.lowest / BEYOND or upper > belief.highest * BEYOND:
+    if lower < belief.lowest / BOUND_REACH or upper > belief.highest * BOUND_REACH:
         return None
     safe = _safe(levels, belief)
     if whole_numbers:

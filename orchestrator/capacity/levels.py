@@ -69,12 +69,12 @@ ANY_LEVEL = LevelRange()
 class Part:
     """Consecutive requests of a probe.
 
-    ``missed``: the share of ``requests`` that missed the test of ``LevelEvidence.share``, scaled by
+    ``missed_share``: the share of ``requests`` that missed the test of ``LevelEvidence.share``, scaled by
     ``_scale``.
     """
 
     requests: int
-    missed: float
+    missed_share: float
 
 
 @dataclass(frozen=True, slots=True)
