@@ -220,8 +220,10 @@ def _is_buffered(requests: Rows) -> bool:
     chunk before, or where more than that share of their ok answers came in lumps. Only answers that
     could have come in several events count.
     """
-    chunks = coalesced_chunks = 0.0
-    divisible_answers = answers_in_lumps = 0
+    chunks = 0.0
+    coalesced_chunks = 0.0
+    divisible_answers = 0
+    answers_in_lumps = 0
     for part in slices(requests):
         is_measured = equals(part, "phase", "measure")
         chunks += _floats(part, "chunks")[is_measured].sum()
@@ -360,7 +362,7 @@ def _block(
     values = gaps.values.slice(offsets[0], offsets[-1] - offsets[0]).to_numpy()
     starts = offsets - offsets[0]
     chunks = np.diff(starts) + 1
-    has_counts = tokens.is_valid().to_numpy(zero_copy_only=False)
+    has_counts = _lengths(tokens) > 0  # neither null nor an empty list says anything
     # the row has more tokens than chunks, and does not say how many each chunk held
     is_uncounted = ~has_counts & (total > chunks)
     in_several_chunks = is_uncounted & (chunks > 1)
@@ -391,28 +393,33 @@ def _spread_evenly(after: Ints, starts: Ints, rows: Bools, total: Floats) -> Non
 
 
 def _take_counts(after: Ints, first: Ints, starts: Ints, rows: Bools, tokens: pa.ListArray) -> None:
-    """Writes the counts of ``tokens_per_chunk`` of these rows to ``first`` and ``after``.
+    """Writes the counts of ``tokens_per_chunk`` of these rows, which have some, to ``first`` and
+    ``after``.
 
     ``first``: tokens of each row's first chunk. ``after``: tokens after each gap. Raises ValueError
     where a row has more or fewer counts than chunks.
     """
-    lengths = tokens.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    lengths = _lengths(tokens)
     expected = np.diff(starts) + 1
-    wrong = rows & (lengths != expected) & (lengths > 0)
+    wrong = rows & (lengths != expected)
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
         raise ValueError(
             f"token_events: {lengths[row]} tokens_per_chunk for {expected[row] - 1} gaps; want "
             "one more"
         )
-    rows = rows & (lengths > 0)
-    lengths = np.where(rows, lengths, 0)
     values = np.maximum(tokens.flatten().to_numpy().astype(np.int64), 1)
     nth = _counting(lengths)
     first[rows] = values[nth == 0]
     is_later = nth > 0
     gap_before = np.repeat(starts[:-1], lengths) + nth - 1
     after[gap_before[is_later]] = values[is_later]
+
+
+def _lengths(lists: pa.ListArray) -> Ints:
+    """How many values each list has; 0 for null."""
+    lengths: Ints = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+    return lengths.astype(np.int64)
 
 
 def _counting(lengths: Ints) -> Ints:

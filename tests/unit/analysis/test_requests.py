@@ -116,8 +116,11 @@ def test_a_block_takes_the_stored_counts_of_its_chunks() -> None:
     assert block.tokens.tolist() == [1, 2]
 
 
-def test_tokens_that_were_not_counted_by_chunk_are_spread_over_the_gaps() -> None:
-    block = block_of(request(0, tokens=8, chunks=4), events({0: [1, 1, 1]}))
+@pytest.mark.parametrize("counts", [{}, {0: []}])
+def test_tokens_that_were_not_counted_by_chunk_are_spread_over_the_gaps(
+    counts: dict[int, list[int]],
+) -> None:
+    block = block_of(request(0, tokens=8, chunks=4), events({0: [1, 1, 1]}, counts))
     assert block.first_tokens.tolist() == [1]
     assert block.tokens is not None
     assert block.tokens.tolist() == [2, 2, 3]
