@@ -48,14 +48,14 @@ from orchestrator.workloads.entries import (
 )
 from orchestrator.workloads.file_reading import (
     EntryError,
+    first_names,
     lines_of,
-    listed,
-    other_table,
     read_each,
     read_file,
     refuse_other_formats,
     refuse_traces,
     status_of,
+    unknown_table,
 )
 from orchestrator.workloads.hub import HubDataset, local_files
 from orchestrator.workloads.images import PictureFiles
@@ -434,7 +434,7 @@ class FileWorkload(Workload):
             unused -= {*ANSWERS}  # their lengths are those of the requests
         if unused:
             what = "change no request" if self.columns is None else "are not sent"
-            notes.append(f"keys of the prompts that {what}: {listed(unused)}")
+            notes.append(f"keys of the prompts that {what}: {first_names(unused)}")
         return notes
 
     def identity(self) -> dict[str, Any]:
@@ -474,7 +474,7 @@ class FileWorkload(Workload):
             reasons.append("has no recorded answers: give a number as 'output_tokens', not 'file'")
         if file_summary.fields and self.api not in SAMPLED_APIS:
             reasons.append(
-                f"has {listed(file_summary.fields)}, which the API {self.api!r} is not sent: use "
+                f"has {first_names(file_summary.fields)}, which the API {self.api!r} is not sent: use "
                 f"{' or '.join(SAMPLED_APIS)}"
             )
         if file_summary.images and self.api != "chat":
@@ -483,7 +483,7 @@ class FileWorkload(Workload):
             reasons.append("has prompts of token ids, which the API chat does not take")
         if len(file_summary.models) > 1:
             reasons.append(
-                f"has requests of several models ({listed(file_summary.models)}), and all go to the "
+                f"has requests of several models ({first_names(file_summary.models)}), and all go to the "
                 "one that is measured: make a file for each; give adapters as the workload's "
                 "'adapters'"
             )
@@ -492,7 +492,7 @@ class FileWorkload(Workload):
         ]
         if wrong_urls:
             reasons.append(
-                f"has requests of {listed(frozenset(wrong_urls))}, and the API is {self.api!r}: "
+                f"has requests of {first_names(frozenset(wrong_urls))}, and the API is {self.api!r}: "
                 "use chat for /v1/chat/completions, completions for /v1/completions"
             )
         if reasons:
@@ -718,7 +718,7 @@ def _entries_of_rows(
         raise ProblemsError([Problem(f"prompts {path!r} is empty")])
     names = [str(name) for name in rows[0].keys]
     if rules.columns is None and not has_content(names):
-        raise other_table("prompts", path, names if len(names) > 1 else [])
+        raise unknown_table("prompts", path, names if len(names) > 1 else [])
 
     def read(row: Entry) -> PromptEntry | None:
         return _read(row.keys, row.keys, rules, pictures, is_table=True)

@@ -75,16 +75,16 @@ def refuse_other_formats(what: str, path: str, data: bytes) -> None:
     refuse_traces(what, path, data)
     columns = _columns(data)
     lowered = {column.lower() for column in columns}
-    has_tables_name = path.lower().endswith((".csv", ".tsv"))
+    is_named_as_table = path.lower().endswith((".csv", ".tsv"))
     if what == "trace" and _is_number(_first_line_of(data)):
-        has_tables_name = False  # times alone, which any name may have
+        is_named_as_table = False  # times alone, whose file may have any name
     has_columns = len(columns) > 1 and all(_NAME.fullmatch(column) for column in columns)
-    if has_tables_name or (has_columns and lowered & _COLUMNS):
-        raise other_table(what, path, columns if has_columns else [])
+    if is_named_as_table or (has_columns and lowered & _COLUMNS):
+        raise unknown_table(what, path, columns if has_columns else [])
 
 
-def other_table(what: str, path: str, columns: Sequence[str]) -> ProblemsError:
-    """The problem of a table that has none of the columns that are known."""
+def unknown_table(what: str, path: str, columns: Sequence[str]) -> ProblemsError:
+    """The error for a table that has none of the columns that are known."""
     shown = f" with the columns {', '.join(columns)[:80]}" if columns else ""
     return _refused(
         what, path, f"a table (CSV){shown}", f"say what its columns are; {DOCUMENTATION}"
@@ -112,19 +112,22 @@ def _columns(data: bytes) -> list[str]:
 
 
 def delimiter_of(header: str, names: Collection[str] = ()) -> str:
-    """What separates the cells of a table's first line: the sign under which most of ``names`` are
-    columns, then the sign that makes the most columns. A name may have the other signs in it.
+    """What separates the cells of a table's first line.
+
+    It is the sign under which most of ``names`` are columns: one of them may have another sign in
+    it. Between signs that are equal in this, the one that makes the most columns is taken.
     """
-    best = ","
-    most = (0, 0)
+    best_delimiter = ","
+    best_fit = (0, 0)  # columns that are among ``names``, all columns
     for delimiter in _DELIMITERS:
         if delimiter not in header:
             continue
         cells = _cells(header, delimiter)
-        columns = (len(set(names).intersection(cells)), len(cells))
-        if columns > most:
-            best, most = delimiter, columns
-    return best
+        fit = (len(set(names).intersection(cells)), len(cells))
+        if fit > best_fit:
+            best_delimiter = delimiter
+            best_fit = fit
+    return best_delimiter
 
 
 def _cells(line: str, delimiter: str) -> list[str]:
@@ -179,9 +182,10 @@ def read_each(
     if not places:
         return values
     problems = []
-    for reason, its_places in list(places.items())[:MOST_PROBLEMS]:
-        others = f" and {len(its_places) - 1:,} more" if len(its_places) > 1 else ""
-        problems.append(Problem(f"{what} {path!r}, {its_places[0]}{others}: {reason}"))
+    for reason in list(places)[:MOST_PROBLEMS]:
+        first, *others = places[reason]
+        and_others = f" and {len(others):,} more" if others else ""
+        problems.append(Problem(f"{what} {path!r}, {first}{and_others}: {reason}"))
     if len(places) > MOST_PROBLEMS:
         count = len(places) - MOST_PROBLEMS
         problems.append(Problem(f"{what} {path!r}: and {count:,} more problems"))
@@ -214,6 +218,7 @@ def status_of(what: str, path: str) -> os.stat_result:
 
 @contextmanager
 def _readable(what: str, path: str) -> Iterator[None]:
+    """Raises ProblemsError where the file cannot be read inside the block."""
     try:
         yield
     except (OSError, ValueError) as error:
@@ -241,7 +246,7 @@ def first_line(what: str, path: str) -> bytes:
     raise ProblemsError([Problem(f"{what} {path!r} is empty")])
 
 
-def listed(names: Collection[str]) -> str:
+def first_names(names: Collection[str]) -> str:
     """At most ten names; the others are counted. The index that pandas writes has no name."""
     shown = [name or "(no name)" for name in sorted(names)[:10]]
     more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""

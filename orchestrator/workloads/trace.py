@@ -22,7 +22,7 @@ from orchestrator.spec.load import MOST_REQUESTS, Arrivals, Duration, Level, Sca
 from orchestrator.spec.settings import OneLine
 from orchestrator.spec.traces import Filters, Keep, TraceColumns, Window
 from orchestrator.workloads.fidelity import RATE_TOLERANCE
-from orchestrator.workloads.file_reading import listed
+from orchestrator.workloads.file_reading import first_names
 from orchestrator.workloads.images import DrawnImages
 from orchestrator.workloads.kind import (
     ARRIVAL_STREAM,
@@ -223,7 +223,7 @@ class TraceWorkload(Workload):
                 "'where' can leave them out"
             )
         if rows.unused:
-            notes.append(f"columns that change nothing: {listed(rows.unused)}")
+            notes.append(f"columns that change nothing: {first_names(rows.unused)}")
         if rows.cut_pauses:
             pauses = counted(rows.cut_pauses, "pause")
             notes.append(f"{pauses} cut to {self.longest_pause:g} s")

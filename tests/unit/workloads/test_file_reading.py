@@ -13,7 +13,7 @@ from orchestrator.base.errors import ProblemsError
 from orchestrator.load.arrivals import recorded
 from orchestrator.spec.load import Arrivals
 from orchestrator.workloads.file import parse_prompts
-from orchestrator.workloads.file_reading import delimiter_of, listed
+from orchestrator.workloads.file_reading import delimiter_of, first_names
 
 
 def read_as(path: Path, what: str) -> None:
@@ -109,7 +109,7 @@ def test_an_array_over_several_lines_is_json_by_whatever_name() -> None:
 
 
 def test_a_key_without_a_name_is_shown_where_keys_are_listed() -> None:
-    assert listed({"", "id"}) == "(no name), id"
+    assert first_names({"", "id"}) == "(no name), id"
 
 
 @pytest.mark.parametrize(
