@@ -46,15 +46,15 @@ class Outcomes:
         """Which tests each open request is certain to miss. Shape [open, tests of all SLOs]."""
         return ~_met(self.open, slos)
 
-    def counts(self, slos: Sequence[Slo]) -> Bools:
+    def tested(self, slos: Sequence[Slo]) -> Bools:
         """Which tests are about each ended request: not those of other parts of a mix. Shape
         [ended, tests of all SLOs].
         """
-        return _counts(self.ended, slos)
+        return _tested(self.ended, slos)
 
-    def open_counts(self, slos: Sequence[Slo]) -> Bools:
+    def open_tested(self, slos: Sequence[Slo]) -> Bools:
         """Which tests are about each open request. Shape [open, tests of all SLOs]."""
-        return _counts(self.open, slos)
+        return _tested(self.open, slos)
 
 
 def outcomes(reports: Sequence[SoFar], requests: pa.Table, token_events: pa.Table) -> Outcomes:
@@ -65,14 +65,14 @@ def outcomes(reports: Sequence[SoFar], requests: pa.Table, token_events: pa.Tabl
     """
     # the requests of ``ended`` in its order: ``limit_values`` leaves out warm-up and sorts likewise
     measured = requests.filter(pc.equal(requests["phase"], "measure")).sort_by("scheduled_ns")
-    open_due_s, open_values = _open_requests(reports)
+    still_open = _open_values(reports)
     return Outcomes(
         now_s=min(report.now_ns for report in reports) / 1e9,
         due_s=_seconds(measured["scheduled_ns"]),
         done_s=_seconds(measured["done_ns"]),
         ended=limit_values(requests, token_events, ALL_NS),
-        open_due_s=open_due_s,
-        open=open_values,
+        open_due_s=still_open.due_s,
+        open=still_open.values,
     )
 
 
@@ -81,35 +81,43 @@ def _seconds(column_ns: pa.ChunkedArray) -> Floats:
     return seconds
 
 
-def _open_requests(reports: Sequence[SoFar]) -> tuple[Floats, LimitValues]:
-    """When open requests were due, and lower bounds on their final values.
+@dataclass(frozen=True, slots=True)
+class _OpenValues:
+    """Lower bounds on the final values of open requests, and when these were due."""
+
+    due_s: Floats
+    values: LimitValues
+
+
+def _open_values(reports: Sequence[SoFar]) -> _OpenValues:
+    """The open requests of these reports.
 
     The end-to-end time of a request is at least the time since it was due. So is its TTFT, while
     nothing of its answer has come.
     """
     due_ns: list[int] = []
     ages_ns: list[int] = []
-    is_silent: list[bool] = []
+    are_silent: list[bool] = []
     parts: list[str] = []
     for report in reports:
         open_due_ns = (*report.silent.due_ns, *report.answering.due_ns)
         due_ns += open_due_ns
         ages_ns += [report.now_ns - request_due_ns for request_due_ns in open_due_ns]
-        is_silent += [True] * len(report.silent.due_ns)
-        is_silent += [False] * len(report.answering.due_ns)
+        are_silent += [True] * len(report.silent.due_ns)
+        are_silent += [False] * len(report.answering.due_ns)
         parts += (*report.silent.parts, *report.answering.parts)
     age_s = np.array(ages_ns, np.float64) / 1e9
     no_bound = np.full(age_s.size, -np.inf)
     least = dict.fromkeys(LIMITS, no_bound)
     least["e2e"] = age_s
-    least["ttft"] = np.where(np.array(is_silent, np.bool_), age_s, no_bound)
+    least["ttft"] = np.where(np.array(are_silent, np.bool_), age_s, no_bound)
     of_mix: RequestParts | None = None
     if parts:
         codes: dict[str, int] = {}
         coded = [codes.setdefault(part, len(codes)) for part in parts]
         of_mix = RequestParts(tuple(codes), np.array(coded))
     values = LimitValues(ok=np.ones(age_s.size, np.bool_), seconds=least, parts=of_mix)
-    return np.array(due_ns, np.float64) / 1e9, values
+    return _OpenValues(np.array(due_ns, np.float64) / 1e9, values)
 
 
 def _met(values: LimitValues, slos: Sequence[Slo]) -> Bools:
@@ -119,6 +127,6 @@ def _met(values: LimitValues, slos: Sequence[Slo]) -> Bools:
     return np.stack(columns, axis=-1)
 
 
-def _counts(values: LimitValues, slos: Sequence[Slo]) -> Bools:
+def _tested(values: LimitValues, slos: Sequence[Slo]) -> Bools:
     parts = [part for slo in slos for part in parts_of(slo)]
     return np.stack([values.of_part(part) for part in parts], axis=-1)

@@ -26,7 +26,10 @@ class UsedTime:
 
 
 class StatsRecorder:
-    """Collects counters and samples. Instants are ``time.monotonic_ns``."""
+    """Collects counters and samples. Instants are ``time.monotonic_ns``.
+
+    Most counters are fields of ``ClientStats``, which says what they count. ``beats``: heartbeats.
+    """
 
     def __init__(self, client: int) -> None:
         self._client = client
@@ -157,10 +160,11 @@ class TargetSilenceTracker:
         for request in open_requests:
             target = request.target
             open_counts[target] += 1
-            started_ns = unanswered_since_ns[target] or now_ns
-            unanswered_since_ns[target] = min(request.started_ns, started_ns)
-            # the transport may take the last one out meanwhile
-            for read_ns in request.times[-1:]:
+            earliest_ns = unanswered_since_ns[target] or now_ns
+            unanswered_since_ns[target] = min(request.started_ns, earliest_ns)
+            # one or none, and a copy: the transport may take the last one out meanwhile
+            last_reads_ns = request.times[-1:]
+            for read_ns in last_reads_ns:
                 heard_ns[target] = max(read_ns, heard_ns[target] or 0)
         silences = []
         for target, count in enumerate(open_counts):

@@ -34,21 +34,13 @@ RankedColumn = ReportColumn[RankedRow]
 USUAL_OF_RANKED = (
     *("experiment", "workload", "model", "hardware", "slo_name", "slo", "rank", "deployment"),
     *("point_id", "engine", "devices", "control", "level", "value", "value.lower", "value.upper"),
-    *(
-        "unit",
-        "certain",
-        "censored",
-        "estimated",
-        "capacity.claim",
-        "capacity.low",
-        "capacity.high",
-    ),
-    *("attainment", "attainment.lower", "attainment.upper", "per_user", "ttft_ms.p50"),
-    *("ttft_ms.p99", "tpot_ms.p50", "tpot_ms.p99", "starts", "repeats", "emulated"),
-    "simulated",
-    "source",
+    *("unit", "certain", "censored", "estimated"),
+    *("capacity.claim", "capacity.low", "capacity.high"),
+    *("attainment", "attainment.lower", "attainment.upper", "per_user"),
+    *("ttft_ms.p50", "ttft_ms.p99", "tpot_ms.p50", "tpot_ms.p99"),
+    *("starts", "repeats", "emulated", "simulated", "source"),
 )
-# columns of a point that are about a curve, or about a plan's earlier versions
+# columns of a point that a ranking lacks: they are about a curve, or a plan's earlier versions
 _NOT_OF_RANKED = ("knee", "current")
 
 

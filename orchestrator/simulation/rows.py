@@ -34,10 +34,12 @@ FINISH_REASON = "length"
 
 @dataclass(frozen=True, slots=True)
 class RequestOutcomes:
-    """What became of the requests of a point; every array has one entry for each request. Times are
-    seconds since the point's start; NaN if a request did not get that far. ``ends``: values of
+    """What became of the requests of a point; every array has one entry for each request.
+
+    Times are seconds since the point's start; NaN if a request did not get that far. ``ends``: values of
     RequestEnd. ``refusals``: position in the arrays -> what the engine said. ``turns``: None if
-    requests are not turns of conversations. ``parts``: None if the workload is no mix.
+    requests are not turns of conversations. ``parts``: of a mix; None for each request of another
+    workload, or for all of them at once.
     """
 
     indices: Ints
@@ -89,9 +91,10 @@ class RequestOutcomes:
         )
 
     def table(self, point: LoadPoint, reports_cached: bool, has_gaps: bool = False) -> pa.Table:
-        """Rows of ``requests``. ``reports_cached``: the engine has a prefix cache and says what it
-        had.
-        ``has_gaps``: gaps between tokens are stored beside them.
+        """Rows of ``requests``.
+
+        ``reports_cached``: the engine has a prefix cache, and says how many tokens it found there.
+        ``has_gaps``: gaps between tokens are stored beside the rows.
         """
         rows = len(self.indices)
         is_ok = self.ends == RequestEnd.OK

@@ -96,14 +96,14 @@ class EarlyEnd:
         requests, token_events = tables(self._point, ended_tables)
         new = outcomes(reports, requests, token_events)
         slos = self._slos
-        self._probe.tell(new.due_s, new.done_s, new.met(slos), new.counts(slos))
+        self._probe.tell(new.due_s, new.done_s, new.met(slos), new.tested(slos))
         self._is_capped = self._is_capped or progress.sent < progress.scheduled
         return self._probe.look(
             new.now_s,
             new.open_due_s,
             new.open_missed(slos),
             self._is_capped,
-            new.open_counts(slos),
+            new.open_tested(slos),
         )
 
     def _end(self, now_s: float, outcome: EarlyOutcome, why: str) -> EarlyStop:

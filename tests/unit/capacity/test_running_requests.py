@@ -49,12 +49,12 @@ def test_requests_of_other_parts_count_in_no_test_of_a_part() -> None:
         answering=OpenRequests((SECOND,), parts=("chat",)),
     )
     found = outcomes([report], rows, events({0: [10], 1: [10]}))
-    assert found.counts((slo,)).tolist() == [[True, False], [False, True]]
+    assert found.tested((slo,)).tolist() == [[True, False], [False, True]]
     assert found.met((slo,)).tolist() == [[True, False], [False, False]]
-    assert found.open_counts((slo,)).tolist() == [[False, True], [True, False], [True, False]]
-    missed = found.open_missed((slo,)) & found.open_counts((slo,))
+    assert found.open_tested((slo,)).tolist() == [[False, True], [True, False], [True, False]]
+    missed = found.open_missed((slo,)) & found.open_tested((slo,))
     assert missed.tolist() == [[False, True], [True, False], [False, False]]
-    assert found.counts((FAST,)).all() and found.open_counts((FAST,)).all()
+    assert found.tested((FAST,)).all() and found.open_tested((FAST,)).all()
 
 
 def test_instants_stand_beside_their_requests_and_warm_up_is_left_out() -> None:
