@@ -17,12 +17,14 @@ from functools import partial
 from heapq import heappop, heappush
 from itertools import chain
 from math import ceil, inf, sqrt
+from operator import add
 from typing import NamedTuple
 
 import numpy as np
 
 from orchestrator.emulator.model import Replica
 from orchestrator.emulator.step_costs import Costs
+from orchestrator.predict.limit_ranges import LimitRange, LimitRanges
 
 NORMALS_AT_ONCE = 256  # as ``Batch`` draws them
 
@@ -42,13 +44,23 @@ Follow = Callable[[float], Arrival | None]
 @dataclass(frozen=True, slots=True)
 class ServedTimes:
     """When each request arrived, was scheduled, and when its first and last token came, in
-    seconds.
+    seconds. ``same_under``: the limits under which all these times are the same.
     """
 
     arrival_s: list[float]
     scheduled_s: list[float]
     first_token_s: list[float]
     last_token_s: list[float]
+    same_under: LimitRanges
+
+
+@dataclass(frozen=True, slots=True)
+class _NeededLimits:
+    """Of each limit the lowest value that a run did not reach; more than the limit if it did."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    kv_tokens: int
 
 
 def is_covered(model: Replica) -> bool:
@@ -76,14 +88,29 @@ def serve(
     ``follow``: given for a closed loop; the requests that follow are added to the lists.
     """
     requests = _Requests(model, arrivals_s, prompts, outputs, follow)
-    are_served = _take_steps(model, requests, _normals(seed))
-    return requests.times() if are_served else None
+    needed = _take_steps(model, requests, _normals(seed))
+    return requests.times(_same_under(model, requests, needed)) if needed is not None else None
+
+
+def _same_under(model: Replica, requests: _Requests, needed: _NeededLimits) -> LimitRanges:
+    limits = model.limits
+    lengths = map(add, requests.prompts, requests.outputs)
+    longest = max(lengths, default=0)  # that is not refused
+    return LimitRanges(
+        chunked_prefill=limits.chunked_prefill,
+        max_model_len=LimitRange.of(limits.max_model_len, longest),
+        max_num_seqs=LimitRange.of(limits.max_num_seqs, needed.max_num_seqs),
+        max_num_batched_tokens=LimitRange.of(
+            limits.max_num_batched_tokens, needed.max_num_batched_tokens
+        ),
+        kv_tokens=LimitRange.of(limits.kv_tokens, max(longest, needed.kv_tokens)),
+    )
 
 
 def _take_steps(  # noqa: C901, PLR0912  (a call costs as much as a whole step)
     model: Replica, requests: _Requests, normals: Iterator[float]
-) -> bool:
-    """Take steps until all requests are served. Returns False if the KV cache overflows.
+) -> _NeededLimits | None:
+    """Take steps until all requests are served. Returns None if the KV cache overflows.
 
     ``normals``: of the jitter. The names are those of ``Batch``. Requests are numbers: their places
     in the lists of ``requests``.
@@ -123,15 +150,17 @@ def _take_steps(  # noqa: C901, PLR0912  (a call costs as much as a whole step)
     prefilling: deque[list[int]] = deque()  # index of a request, computed tokens of its prompt
     finishing: dict[int, list[int]] = {}
     finish_steps: list[int] = []
+    # the lowest limits that no step so far has reached; more than the limits where one has
+    needed_seqs = needed_tokens = needed_kv = 1
 
     while True:
         if not decodes and not prefilling:
             if ready_s[waiting] == inf:
-                return True
+                return _NeededLimits(needed_seqs, needed_tokens, needed_kv)
             if ready_s[waiting] > clock:
                 clock = ready_s[waiting]
         if kv_used + decodes > kv_tokens:
-            return False
+            return None
         chunks: list[tuple[int, int]] = []  # tokens computed before the chunk, tokens of the chunk
         if prefilling or ready_s[waiting] <= clock:
             budget = max_num_batched_tokens - decodes
@@ -145,8 +174,14 @@ def _take_steps(  # noqa: C901, PLR0912  (a call costs as much as a whole step)
             while budget > 0 and ready_s[waiting] <= clock:
                 prompt = prompts[waiting]
                 running = decodes + len(prefilling)
-                if running < max_num_seqs and kv_used + prompt + running + 1 <= kv_tokens:
+                if running + 2 > needed_seqs:
+                    needed_seqs = running + 2
+                kv_with_prompt = kv_used + prompt + running + 1
+                if kv_with_prompt > needed_kv:
+                    needed_kv = kv_with_prompt
+                if running < max_num_seqs and kv_with_prompt <= kv_tokens:
                     if not chunked_prefill and prompt > budget:
+                        needed_tokens = max_num_batched_tokens + 1
                         break
                 elif running:
                     break
@@ -157,6 +192,8 @@ def _take_steps(  # noqa: C901, PLR0912  (a call costs as much as a whole step)
                 chunks.append((0, tokens))
                 budget -= tokens
                 waiting += 1
+            if max_num_batched_tokens - budget >= needed_tokens:
+                needed_tokens = max_num_batched_tokens - budget + 1
         if not chunks:
             alone_s = steps_alone_s.get(decodes)
             if alone_s is None:
@@ -169,9 +206,11 @@ def _take_steps(  # noqa: C901, PLR0912  (a call costs as much as a whole step)
                 first_s = alone_s + context * context_s / in_flight
                 growth_s = decodes * context_s / in_flight
             steps = finish_steps[0] - step
-            steps_to_full_kv = (kv_tokens - kv_used) // decodes
-            if steps_to_full_kv < steps:
-                steps = steps_to_full_kv
+            kv_at_finish = kv_used + steps * decodes
+            if kv_at_finish > needed_kv:
+                needed_kv = kv_at_finish
+            if kv_at_finish > kv_tokens:
+                steps = (kv_tokens - kv_used) // decodes
             if steps > 1 and decodes < max_num_seqs:
                 span_s = ready_s[waiting] - clock
                 if 0 < span_s < inf:
@@ -216,6 +255,8 @@ def _take_steps(  # noqa: C901, PLR0912  (a call costs as much as a whole step)
         step += 1
         context += decodes
         kv_used += decodes
+        if kv_used > needed_kv:
+            needed_kv = kv_used
         finished = []
         begun: list[int] = []
         if finish_steps and finish_steps[0] == step:
@@ -303,8 +344,10 @@ class _Requests:
         """Whether other requests may follow those that end, as in a closed loop."""
         return self._follow is not None
 
-    def times(self) -> ServedTimes:
-        return ServedTimes(self.arrivals_s, self.scheduled_s, self.first_token_s, self.last_token_s)
+    def times(self, same_under: LimitRanges) -> ServedTimes:
+        return ServedTimes(
+            self.arrivals_s, self.scheduled_s, self.first_token_s, self.last_token_s, same_under
+        )
 
     def add_followers(self, finished: list[int]) -> None:
         """Add the requests that follow these in a closed loop."""

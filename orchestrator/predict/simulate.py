@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from orchestrator.base.arrays import Floats, Ints
 from orchestrator.emulator.batch import Batch, Sequence, refusal
 from orchestrator.emulator.model import RankLimits, Replica, replica
 from orchestrator.emulator.profile import Profile, device_of, facts_of
+from orchestrator.predict.limit_ranges import LimitRanges
 from orchestrator.predict.rank_loop import is_covered, serve
 from orchestrator.spec.settings import EngineSettings, Hardware
 
@@ -29,13 +31,14 @@ class Trace:
 @dataclass(frozen=True, slots=True)
 class RequestTimes:
     """When each request of a trace was served, in seconds of the trace's clock; NaN if it was
-    refused.
+    refused. ``same_under``: the limits of a rank under which all of this is the same; None: unknown.
     """
 
     scheduled_s: Floats
     first_token_s: Floats
     last_token_s: Floats
     preemptions: Ints
+    same_under: LimitRanges | None = None
 
 
 def simulate(
@@ -55,20 +58,35 @@ def run(model: Replica, schedule: Trace, ranks: int = 1, seed: int | None = None
     ``seed``: the seed of the jitter; None: each rank's number is its seed.
     """
     table = np.tile(np.array(_REFUSED), (len(schedule.arrival_s), 1))
+    ranges: list[LimitRanges] = []
     for rank in range(ranks):
         part = slice(rank, None, ranks)
         seed_of_rank = rank if seed is None else f"{seed} {rank}"
-        rows = _served_by_loop(model, seed_of_rank, schedule, part)
-        if rows is None:
-            batch = Batch(model, seed_of_rank)
-            sequences = _run_rank(batch, _requests_of(schedule, part))
-            rows = np.array([_row(sequence) for sequence in sequences]).reshape(-1, len(_REFUSED))
-        table[part] = rows
-    return _times(table)
+        served = _served_by_loop(model, seed_of_rank, schedule, part)
+        if served is not None:
+            table[part] = served.rows
+            ranges.append(served.same_under)
+            continue
+        batch = Batch(model, seed_of_rank)
+        sequences = _run_rank(batch, _requests_of(schedule, part))
+        rows = [_row(sequence) for sequence in sequences]
+        table[part] = np.array(rows).reshape(-1, len(_REFUSED))
+    same_under = reduce(LimitRanges.overlap, ranges) if len(ranges) == ranks else None
+    return replace(_times(table), same_under=same_under)
 
 
-def _served_by_loop(model: Replica, seed: int | str, schedule: Trace, part: slice) -> Floats | None:
-    """The rows of one rank's requests by the fast loop; None if the loop does not cover them."""
+@dataclass(frozen=True, slots=True)
+class _ServedByLoop:
+    """The rows of one rank's requests, and the limits under which they are the same."""
+
+    rows: Floats
+    same_under: LimitRanges
+
+
+def _served_by_loop(
+    model: Replica, seed: int | str, schedule: Trace, part: slice
+) -> _ServedByLoop | None:
+    """One rank's requests by the fast loop; None if the loop does not cover them."""
     cached = schedule.cached_tokens
     if not is_covered(model) or (cached is not None and cached[part].any()):
         return None
@@ -92,7 +110,9 @@ def _served_by_loop(model: Replica, seed: int | str, schedule: Trace, part: slic
     rows[is_served, 1] = times.first_token_s
     rows[is_served, 2] = times.last_token_s
     rows[is_served, 3] = 0
-    return rows
+    # under other limits other requests would be refused
+    same_under = times.same_under if is_served.all() else LimitRanges.exactly(limits)
+    return _ServedByLoop(rows, same_under)
 
 
 def run_closed(

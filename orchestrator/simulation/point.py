@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from orchestrator.base.arrays import Floats, Ints
+from orchestrator.base.arrays import Floats
 from orchestrator.base.errors import Failure, FailureKind, InputError
 from orchestrator.capacity.strategy import ProbeWatch
 from orchestrator.cluster.base import ClientReport
@@ -27,6 +27,7 @@ from orchestrator.results.outcomes import CacheState
 from orchestrator.results.row_writer import RowFile
 from orchestrator.simulation.client import ClientLoad, VirtualClient
 from orchestrator.simulation.fleet import Fleet, FleetNeeds
+from orchestrator.simulation.known_runs import DrawnLoad, KnownRun, KnownRuns, RunKey
 from orchestrator.simulation.requests import RequestEnd
 from orchestrator.simulation.rows import RequestOutcomes
 from orchestrator.spec.assumptions import NOTHING_ASSUMED, Assumptions, with_option
@@ -62,17 +63,6 @@ class SimulatedAttempt:
 
     attempt: Attempt
     took_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class _KnownLoad:
-    """When the requests of a point are due, and how long they are."""
-
-    due_ns: Ints
-    due_s: Floats
-    input_tokens: Ints
-    output_tokens: Ints
-    parts: Sequence[str] | None  # of the mix that each request is of; None: it is no mix
 
 
 class _Lengths:
@@ -117,7 +107,8 @@ class PointSimulator:
         self._assumptions = assumptions
         self._kind = lru_cache(LOADS_KEPT)(_kind)
         self._lengths = lru_cache(LOADS_KEPT)(_lengths)
-        self._open_loops: dict[tuple[str, Level, int], _KnownLoad] = {}
+        self._open_loops: dict[tuple[str, Level, int], DrawnLoad] = {}
+        self._known_runs = KnownRuns()
 
     def attempt(
         self,
@@ -171,11 +162,8 @@ class PointSimulator:
         is_simple = is_simple and engines.rank.drafts is None
         has_one_rank = engines.ranks_per_replica == 1 and engines.rank.limits.max_requests is None
         if is_simple and has_one_rank:
-            result: _Result | None = None
-            if point.level.control == "request_rate":
-                result = self._all_at_once(engines, point, kind)
-            elif engines.replicas == 1 and is_covered(engines.rank):
-                result = self._closed_loop(engines, point, kind)
+            known = self._known_or_new_run(engines, point, kind)
+            result = _whole_result(engines, point, known) if known is not None else None
             if result is not None:
                 return result
         schedule = Schedule(point, kind)
@@ -190,24 +178,45 @@ class PointSimulator:
         gaps.sort(key=lambda of_request: of_request.request_index)
         return _Result(outcomes, client.in_flight_max, client.over_s, gaps)
 
-    def _all_at_once(
+    def _known_or_new_run(
         self, engines: SimulatedEngines, point: LoadPoint, kind: WorkloadKind
-    ) -> _Result | None:
-        """Simulate an open loop of single requests, which meet only in the engines. This is several
-        times faster than a client that looks at each request. None if a client would not send some
-        requests when they are due, or would not wait for some.
+    ) -> KnownRun | None:
+        """The run of a point whose requests meet only in the engines, if clients send each when it
+        is due. This is several times faster than a client that looks at each request. None for a
+        closed loop that the fast loop does not cover.
         """
+        if not is_covered(engines.rank):
+            return self._new_run(engines, point, kind)
+        key = RunKey.of(engines.rank, engines.replicas, point)
+        known = self._known_runs.find(key, engines.rank.limits)
+        if known is None:
+            known = self._new_run(engines, point, kind)
+            if known is not None:
+                self._known_runs.add(key, known)
+        return known
+
+    def _new_run(
+        self, engines: SimulatedEngines, point: LoadPoint, kind: WorkloadKind
+    ) -> KnownRun | None:
+        if point.level.control == "request_rate":
+            return self._open_loop_run(engines, point, kind)
+        if engines.replicas == 1 and is_covered(engines.rank):
+            return self._closed_loop_run(engines, point, kind)
+        return None
+
+    def _open_loop_run(
+        self, engines: SimulatedEngines, point: LoadPoint, kind: WorkloadKind
+    ) -> KnownRun:
         load = self._open_loop(point, kind)
         trace = Trace(load.due_s, load.input_tokens, load.output_tokens)
-        times = run(engines.rank, trace, engines.replicas, point.seed)
-        return _whole_result(engines, point, load, times)
+        return KnownRun(load, run(engines.rank, trace, engines.replicas, point.seed))
 
-    def _closed_loop(
+    def _closed_loop_run(
         self, engines: SimulatedEngines, point: LoadPoint, kind: WorkloadKind
-    ) -> _Result | None:
-        """Simulate a closed loop on one rank, as fast as ``_all_at_once``. None for the same
-        reasons, if a request is refused or the KV cache overflows, and if a request ends before all
-        slots have started, because the fast loop takes requests in the order they arrive.
+    ) -> KnownRun | None:
+        """Simulate a closed loop on one rank. None if a request is refused or the KV cache
+        overflows, and if a request ends before all slots have started, because the fast loop takes
+        requests in the order they arrive.
         """
         schedule = Schedule(point, kind)
         if schedule.cap is not None and schedule.cap < schedule.slots:
@@ -230,7 +239,7 @@ class PointSimulator:
         if times is None or sessions.is_given_up:
             return None
         due_s = np.array(times.arrival_s)
-        load = _KnownLoad(
+        load = DrawnLoad(
             np.round(due_s * 1e9).astype(np.int64),
             due_s,
             np.array(lengths.prompts[: sessions.begun], np.int64),
@@ -242,10 +251,11 @@ class PointSimulator:
             np.array(times.first_token_s),
             np.array(times.last_token_s),
             np.zeros(sessions.begun, np.int64),
+            times.same_under,
         )
-        return _whole_result(engines, point, load, of_requests)
+        return KnownRun(load, of_requests)
 
-    def _open_loop(self, point: LoadPoint, kind: WorkloadKind) -> _KnownLoad:
+    def _open_loop(self, point: LoadPoint, kind: WorkloadKind) -> DrawnLoad:
         key = (point.workload.name, point.level, point.seed)
         if key not in self._open_loops:
             if len(self._open_loops) >= LOADS_KEPT:
@@ -288,12 +298,12 @@ class _ClosedLoopSessions:
         return None if self.is_given_up else self.following(ended_s)
 
 
-def _whole_result(
-    engines: SimulatedEngines, point: LoadPoint, load: _KnownLoad, times: RequestTimes
-) -> _Result | None:
+def _whole_result(engines: SimulatedEngines, point: LoadPoint, known: KnownRun) -> _Result | None:
     """The result of a point; None if a client would not send some requests when they are due, or
     would not wait for some.
     """
+    load = known.load
+    times = known.times
     is_refused = np.isnan(times.last_token_s)
     done_s = np.where(is_refused, load.due_s, times.last_token_s)
     in_flight_max = _most_in_flight(load.due_s, done_s)
@@ -318,10 +328,10 @@ def _lengths(workload: Workload, seed: int) -> _Lengths:
     return _Lengths(_kind(workload, seed))
 
 
-def _drawn(point: LoadPoint, kind: WorkloadKind) -> _KnownLoad:
+def _drawn(point: LoadPoint, kind: WorkloadKind) -> DrawnLoad:
     schedule = Schedule(point, kind)
     sessions = range(len(schedule.due_ns))
-    return _KnownLoad(
+    return DrawnLoad(
         schedule.due_ns,
         schedule.due_ns / 1e9,
         np.array([kind.input_tokens(session, 0) for session in sessions], np.int64),
@@ -339,7 +349,7 @@ def _parts(kind: WorkloadKind, sessions: int) -> list[str] | None:
 
 def _outcomes(
     engines: SimulatedEngines,
-    load: _KnownLoad,
+    load: DrawnLoad,
     times: RequestTimes,
     is_refused: np.ndarray,
     done_s: Floats,
