@@ -22,7 +22,7 @@ from pyarrow import fs
 from orchestrator.base.errors import ResultsError
 from orchestrator.results.blobs import Blobs
 from orchestrator.results.ids import new_ulid
-from orchestrator.results.schemas import arrow_schema, parquet_writer, table_of
+from orchestrator.results.schemas import Compression, arrow_schema, parquet_writer, table_of
 from orchestrator.results.temporary_files import (
     buffered_writer,
     disk_errors,
@@ -108,7 +108,9 @@ class ComputedRows:
         if not records:
             return
         rows = table_of(records, self._record)
-        self._put(rows.num_rows, _groups(rows), rows.get_total_buffer_size() < SMALL_BYTES)
+        is_small = rows.get_total_buffer_size() < SMALL_BYTES
+        compression = Compression.NONE if is_small else Compression.LZ4
+        self._put(rows.num_rows, _groups(rows), compression)
         self._added += 1
         if self._added % FILES_PER_MERGE == 0:
             self.merge()
@@ -166,11 +168,18 @@ class ComputedRows:
         for name in names:  # last, so that a reader always finds the rows
             self._blobs.delete(f"{self._folder}/{name}")
 
-    def _put(self, count: int, groups: Iterator[pa.Table], small: bool = False) -> None:
+    def _put(
+        self,
+        count: int,
+        groups: Iterator[pa.Table],
+        compression: Compression = Compression.LZ4,
+    ) -> None:
         with disk_errors(), nameless_file() as file:
             with (
                 buffered_writer(file) as end,
-                parquet_writer(self._schema, end, checksums=True, small=small) as writer,
+                parquet_writer(
+                    self._schema, end, checksums=True, compression=compression
+                ) as writer,
             ):
                 for group in groups:
                     writer.write_table(group, row_group_size=max(group.num_rows, 1))

@@ -282,6 +282,8 @@ def commit_launch(
 def _telemetry_files(
     store: Store, telemetry: Sequence[NodeTelemetry], keys: Mapping[str, str]
 ) -> list[FilePart]:
+    if not telemetry:
+        return []
     files: list[FilePart] = []
     for table, rows in telemetry_rows(telemetry, keys).items():
         files += _files_of_samples(store, table, rows, keys)

@@ -20,20 +20,21 @@ def engine_metrics(
     If only some replicas have samples, each of the others gets a row of nulls, so that a sum over
     some replicas is not mistaken for the sum over all.
     """
+    if not any(samples.values()):
+        return ENGINE_METRICS.empty_table()
     rows: list[dict[str, Any]] = []
-    if any(samples.values()):
-        silent = Sample(time.time_ns(), {})
-        for replica, taken in samples.items():
-            for sample in taken or [silent]:
-                row = {
-                    "measurement_id": measurement_id,
-                    "attempt_id": attempt_id,
-                    "replica": replica,
-                    "role": sample.role,
-                    "host": sample.host,
-                    "unix_ns": sample.unix_ns,
-                }
-                rows.append({**row, **_clock_columns(sample.clock), **sample.values})
+    silent = Sample(time.time_ns(), {})
+    for replica, taken in samples.items():
+        for sample in taken or [silent]:
+            row = {
+                "measurement_id": measurement_id,
+                "attempt_id": attempt_id,
+                "replica": replica,
+                "role": sample.role,
+                "host": sample.host,
+                "unix_ns": sample.unix_ns,
+            }
+            rows.append({**row, **_clock_columns(sample.clock), **sample.values})
     return pa.Table.from_pylist(rows, schema=ENGINE_METRICS)
 
 

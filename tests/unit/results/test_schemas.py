@@ -37,7 +37,7 @@ def token_events(gaps: np.ndarray, per_request: int = 200) -> pa.Table:
 
 
 def test_gaps_are_byte_stream_split_and_zstd() -> None:
-    gaps_ms = dict.fromkeys(range(99), [20, 21, 19.5] * 20)
+    gaps_ms = dict.fromkeys(range(99), [20, 21, 19.5] * 2_000)  # more than 1 MB
     file = parquet("token_events", events(gaps_ms | {99: [20]}, {99: [2, 1]}))
     gaps = column(file, "gaps_us.list.element")
     assert "BYTE_STREAM_SPLIT" in gaps.encodings
@@ -46,13 +46,14 @@ def test_gaps_are_byte_stream_split_and_zstd() -> None:
     assert "RLE_DICTIONARY" in column(file, "tokens_per_chunk.list.element").encodings
 
 
-def test_a_file_of_few_rows_is_not_compressed_and_has_no_statistics() -> None:
-    for rows, compression in ((1, "UNCOMPRESSED"), (99, "ZSTD")):
+def test_compression_suits_the_size_and_few_rows_have_no_statistics() -> None:
+    for rows, compression in ((1, "UNCOMPRESSED"), (99, "LZ4"), (4_000, "ZSTD")):
         file = parquet(
             "points", table("points", [point_row("m1", f"a{index}") for index in range(rows)])
         )
         found = column(file, "evidence_json")
-        assert (found.compression, found.is_stats_set) == (compression, compression == "ZSTD")
+        has_statistics = compression != "UNCOMPRESSED"
+        assert (found.compression, found.is_stats_set) == (compression, has_statistics)
 
 
 @pytest.mark.parametrize("sigma", [0.03, 0.1, 0.3])
