@@ -191,6 +191,8 @@ def _part_json(part: PartFacts) -> dict[str, Any]:
 
 
 def _sampled_json(example: SampledRequest) -> dict[str, Any]:
+    import orjson
+
     return {
         "session": example.session,
         "turn": example.turn,
@@ -204,6 +206,7 @@ def _sampled_json(example: SampledRequest) -> dict[str, Any]:
                 "content": [
                     part if isinstance(part, str) else part.tolist() for part in message.content
                 ],
+                "recorded": None if message.recorded is None else orjson.loads(message.recorded),
             }
             for message in example.messages
         ],

@@ -329,7 +329,7 @@ def parse_chat(body: bytes, serving: Serving) -> OpenAICompletion:
         prompt.append(tools)
     for message in messages:
         role = f"{message.get('role')}: "
-        text = _content(message.get("content"))
+        text = _content(message.get("content")) + _calls(message.get("tool_calls"))
         images = [_image_tokens(url) for url in _image_urls(message.get("content"))]
         image_tokens += sum(len(image) for image in images) // 4
         texts.append(role + text)
@@ -514,6 +514,11 @@ def _content(content: Any) -> str:
         texts = [str(part["text"]) for part in content if isinstance(part, dict) and "text" in part]
         return " ".join(texts)
     return str(content or "")
+
+
+def _calls(tool_calls: Any) -> str:
+    """Calls of tools, as chat templates write them."""
+    return orjson.dumps(tool_calls).decode() if tool_calls else ""
 
 
 def _image_urls(content: Any) -> list[str]:

@@ -120,15 +120,15 @@ def _check_options(point: LoadPoint) -> None:
                 f"the API at {dialect.path} has no field that is known for a {kind} "
                 f"(known: {known})"
             )
-        if workload.tools is not None and not dialect.tool_choices:
+        if workload.tools_at() is not None and not dialect.tool_choices:
             raise InputError(f"the API at {dialect.path} takes no tools")
-        choice = workload.asked_tool_choice
-        if choice is not None and choice not in dialect.tool_choices:
+        choices = workload.asked_tool_choices().keys()
+        for choice in choices - dialect.tool_choices:
             known = ", ".join(sorted(dialect.tool_choices))
             raise InputError(
                 f"the server at {dialect.path} does not take the tool_choice {choice} (known: {known})"
             )
-        if workload.asked_tool_choice not in (None, "none"):
+        if choices - {"none"}:
             for kind in workload.constraint_kinds() & dialect.free_beside_tools:
                 raise InputError(
                     f"the server at {dialect.path} takes no {kind} beside tools: leave one of them "

@@ -295,6 +295,17 @@ def _quantile(column: NumberColumn, probability: float) -> float:
     return float(quantiles(values, [probability])[0]) if values.size else 0.0
 
 
+def _must_call_tools(point: LoadPoint) -> bool:
+    """Whether some answers must be calls of tools, which are as long as they are. False where a
+    file that would say it can no longer be read.
+    """
+    try:
+        choices = [part.asked_tool_choices().keys() for part in point.workload.with_parts()]
+    except ProblemsError:
+        return False
+    return any(choice in ("required", "named") for of_part in choices for choice in of_part)
+
+
 def _evidence(
     counts: RequestCounts, stats: Sequence[ClientStats], point: LoadPoint
 ) -> dict[str, float]:
@@ -308,8 +319,7 @@ def _evidence(
         capped_share = counts.share("capped")
     # above 0 where an engine cannot be told the length, or where another tokenizer counts tokens
     output_length_error = 0.0
-    must_call_tools = any(part.must_call_tools for part in point.workload.with_parts())
-    if point.dialect.length_control != "natural" and not must_call_tools:
+    if point.dialect.length_control != "natural" and not _must_call_tools(point):
         output_length_error = counts.share("output_off", "output_asked")
     lost_at_the_end = 0.0
     if point.duration_s is None:

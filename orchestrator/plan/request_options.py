@@ -65,22 +65,31 @@ def _constraint_problems(
 
 
 def _tool_problems(workload: Workload, engine: Engine, dialect: Dialect) -> list[str]:
-    choice = workload.asked_tool_choice
-    if choice is None or choice in dialect.tool_choices:
+    tools_at = workload.tools_at()
+    if tools_at is None:
         return []
     name = f"workload {workload.name!r}"
     if not dialect.tool_choices:
-        return [f"{name} sends tools, and the API {workload.api!r} of {engine.title} takes none"]
-    choices = ", ".join(sorted(dialect.tool_choices))
+        return [
+            f"{name} sends tools{_of_file(tools_at)}, and the API {workload.api!r} of "
+            f"{engine.title} takes none"
+        ]
+    taken = ", ".join(sorted(dialect.tool_choices))
     return [
-        f"{name} has the tool_choice {choice}, and {engine.title} as it is set here takes only "
-        f"{choices}: see `tools` in docs/reference/workloads.md"
+        f"{name} has the tool_choice {choice}{_of_file(place)}, and {engine.title} as it is set "
+        f"here takes only {taken}: see `tools` in docs/reference/workloads.md"
+        for choice, place in workload.asked_tool_choices().items()
+        if choice not in dialect.tool_choices
     ]
+
+
+def _of_file(place: str) -> str:
+    return f" ({place})" if place else ""
 
 
 def _problems_of_both(workload: Workload, engine: Engine, dialect: Dialect) -> list[str]:
     """Constraints that the engine refuses for an answer that may call a tool."""
-    if workload.asked_tool_choice in (None, "none"):
+    if not workload.asked_tool_choices().keys() - {"none"}:
         return []
     refused = sorted(workload.constraint_kinds() & dialect.free_beside_tools)
     if not refused:

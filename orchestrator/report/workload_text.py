@@ -92,6 +92,9 @@ def beside_texts(workload: Workload, facts: WorkloadFacts) -> Iterator[str]:
         yield f"adapters: {_adapters(workload.adapters)}"
     if isinstance(workload.tools, tuple):
         yield f"tools: {len(workload.tools)} in each request"
+    if isinstance(workload, FileWorkload) and workload.summary().with_tools:
+        requests = counted(workload.summary().with_tools, "request")
+        yield f"tools: {requests} of the file, as recorded"
 
 
 def _images(workload: Workload, images: ImageFacts) -> str:

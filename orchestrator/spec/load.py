@@ -315,6 +315,8 @@ class Workload(Growing, ABC):
 
     # why none of this kind can be a part of a mix; None: each can
     reason_against_mixing: ClassVar[str | None] = None
+    # whether requests of this kind may have tools of their own, beside the key ``tools``
+    may_record_tools: ClassVar[bool] = False
     LATER_KEYS = frozenset({"adapters", "constrain", "tools", "tool_choice", "request"})
 
     name: Name = Field(description="The workload's name in all tables.")
@@ -350,7 +352,8 @@ class Workload(Growing, ABC):
     tool_choice: ToolChoiceKey | None = Field(
         default=None,
         description="Whether answers call a tool: `auto`, `none`, `required` or `{name: …}`. By "
-        "default it is not sent, which servers take for `auto`.",
+        "default the recorded one of a prompt file; else it is not sent, which servers take for "
+        "`auto`.",
     )
     request: RequestFields | None = Field(
         default=None,
@@ -362,7 +365,9 @@ class Workload(Growing, ABC):
 
     @model_validator(mode="after")
     def _options_agree(self) -> Self:
-        if self.tool_choice is not None and self.tools is None:
+        is_named = isinstance(self.tool_choice, NamedTool)
+        needs_tools = self.tool_choice is not None and (is_named or not self.may_record_tools)
+        if needs_tools and self.tools is None:
             raise wrong("tool_choice", "'tool_choice' needs 'tools'")
         if self.tools is not None and self.api != "chat":
             raise wrong("tools", "'tools' are sent to the API 'chat' only", "set 'api' to chat")
@@ -388,6 +393,17 @@ class Workload(Growing, ABC):
     def must_call_tools(self) -> bool:
         """Whether answers must be calls of tools, which are as long as they are."""
         return self.asked_tool_choice in ("required", "named")
+
+    def tools_at(self) -> str | None:
+        """Where requests have tools first: a place in a file, or empty where the key ``tools`` gives
+        them. None: they have none.
+        """
+        return None if self.tools is None else ""
+
+    def asked_tool_choices(self) -> Mapping[ToolChoice, str]:
+        """Who decides whether answers call a tool, and where this is said first, as ``tools_at``."""
+        choice = self.asked_tool_choice
+        return {} if choice is None else {choice: ""}
 
     def with_files(self, path: Callable[[str], str]) -> Self:
         """``resolved``, with the content of its schema and its tools in place of their files.
@@ -466,7 +482,7 @@ class Workload(Growing, ABC):
         facts: list[EngineFact] = []
         if self.constraint_kinds():
             facts.append(ANSWER_LENGTHS)
-        if self.tools is not None:
+        if self.tools_at() is not None:
             facts.append(TOOL_TOKENS)
         if self.adapters is not None:
             facts.append(ADAPTER_COSTS)

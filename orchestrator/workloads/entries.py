@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,23 @@ from orchestrator.spec.request_options import schema_problem
 from orchestrator.workloads.file_reading import EntryError
 from orchestrator.workloads.images import PictureFiles, image_url_part
 from orchestrator.workloads.kind import Message, Speaker
+from orchestrator.workloads.recorded_tools import (
+    MESSAGE_KEYS,
+    TOOL_FIELDS,
+    message_with_tools,
+    must_call_tool,
+    tool_fields,
+)
 
 # Names of speakers in "messages", as OpenAI's API has them, and in "conversations".
-OPENAI_SPEAKERS: dict[str, Speaker] = {
+_SPEAKERS: dict[str, Speaker] = {
     "system": "system",
     "user": "user",
     "assistant": "assistant",
 }
+OPENAI_SPEAKERS: dict[str, Speaker] = {**_SPEAKERS, "tool": "tool"}
 SHAREGPT_SPEAKERS: dict[str, Speaker] = {
-    **OPENAI_SPEAKERS,
+    **_SPEAKERS,
     "human": "user",
     "gpt": "assistant",
     "chatgpt": "assistant",
@@ -78,7 +87,8 @@ _NO_PICTURES = "only text and images are sent"
 _OWN_FIELD = "this program sets it itself"
 _LENGTH = "each answer has exactly the length that the entry or 'output_tokens' gives"
 _FORMAT = "give 'constrain' as a key of the workload, so that answers are checked"
-_TOOLS = "give 'tools' as a key of the workload; calls of tools are not sent"
+_TOOLS = "of tools, 'tools' and 'tool_choice' are sent, and 'tool_calls' in messages"
+_FUNCTIONS = "it is the older form of OpenAI's API: write 'tools' and 'tool_calls'"
 # Keys that say what the answer must be, as OpenAI's API and vLLM have them.
 _CONSTRAINTS = ("response_format", "structured_outputs")
 # What vLLM calls each kind of constraint within "structured_outputs".
@@ -96,8 +106,7 @@ REFUSED = {
     "video*": _NO_PICTURES,
     "multi_modal*": _NO_PICTURES,
     "tool*": _TOOLS,
-    "function*": _TOOLS,
-    "parallel_tool_calls": _TOOLS,
+    "function*": _FUNCTIONS,
     "guided_*": _FORMAT,
     "json_schema": _FORMAT,
     "grammar": _FORMAT,
@@ -127,6 +136,7 @@ _AS_ALWAYS: tuple[tuple[str, object], ...] = (
     *(("n", 1), ("best_of", 1), ("stream", True), ("echo", False), ("logprobs", False)),
     *(("use_beam_search", False), ("include_stop_str_in_output", False), ("store", False)),
     *(("continue_final_message", False), ("skip_special_tokens", True)),
+    ("parallel_tool_calls", True),
 )
 # Keys that add something to a request, and nothing while they are empty or false.
 _ADDITIONS = (
@@ -152,11 +162,16 @@ _OTHER_FILES = {
 
 @dataclass(frozen=True, slots=True)
 class LaterTurn:
-    """What the user says after an answer, and the recorded answer to it; None: there is none."""
+    """What the user says after an answer, and the recorded answer to it; None: there is none.
+
+    ``recorded``: in a session that is sent as it was recorded, all messages since the request
+    before, its answer first; ``text`` and ``images`` are then empty.
+    """
 
     text: str
     answer: str | None
     images: tuple[bytes, ...] = ()
+    recorded: tuple[Message, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +199,20 @@ class PromptEntry:
     unused: frozenset[str] = field(default=frozenset(), compare=False)  # keys that change nothing
     # answers that no user asked for, and what the system says behind the user's first message
     unsent_messages: int = field(default=0, compare=False)
+    place: str = field(default="", compare=False)  # in its file, where it has tools
+
+    @property
+    def has_tools(self) -> bool:
+        """Whether its request defines tools, or has messages of theirs."""
+        return "tools" in self.fields or any(
+            message.recorded is not None for message in self.all_messages()
+        )
+
+    def all_messages(self) -> Iterator[Message]:
+        """The messages of its first request, and those that were recorded between its turns."""
+        yield from self.messages
+        for turn in self.later_turns:
+            yield from turn.recorded
 
     @property
     def has_token_ids(self) -> bool:
@@ -193,7 +222,7 @@ class PromptEntry:
 
     def images(self) -> Iterator[bytes]:
         """The pictures of all its messages, those of later turns too."""
-        for message in self.messages:
+        for message in self.all_messages():
             yield from message.images
         for turn in self.later_turns:
             yield from turn.images
@@ -226,6 +255,9 @@ def read_entry(
         problems.append("'hash_ids' belong to 'input_length', which is missing")
     output_tokens = _answer_length(keys, problems)
     constraint = _constraint(keys, problems)
+    fields = tool_fields(keys, problems)
+    if constraint is not None and must_call_tool(fields):
+        problems.append("an answer that must be a call of a tool cannot be constrained otherwise")
     try:
         readers = _SESSIONS if sessions else _CONTENTS
         content = readers[contents[0]](keys)
@@ -242,7 +274,7 @@ def read_entry(
         raise EntryError(problems)
     if content is None:
         return None
-    fields = {name: keys[name] for name in SAMPLING if keys.get(name) is not None}
+    fields |= {name: keys[name] for name in SAMPLING if keys.get(name) is not None}
     return PromptEntry(
         messages=content.messages,
         output_tokens=output_tokens,
@@ -324,8 +356,8 @@ def _unused_keys(keys: Mapping[str, Any], problems: list[str]) -> frozenset[str]
             continue
         if name in PICTURES:
             continue
-        if name in _CONSTRAINTS:
-            continue  # _constraint
+        if name in _CONSTRAINTS or name in TOOL_FIELDS:
+            continue  # _constraint, tool_fields
         if name in UNUSED or name in ANSWERS or name.startswith("_"):
             unused.append(name)
             continue
@@ -450,6 +482,10 @@ def problems_of_unsent(
             reason = "give it as 'system' of 'columns', beside 'prompt'"
         elif name in _CONSTRAINTS:
             reason = _FORMAT
+        elif name == "tools":
+            reason = "give it as 'tools' of 'columns'"
+        elif name in TOOL_FIELDS:
+            reason = "with 'columns' only 'tools' are sent of it"
         if reason is not None:
             problems.append(
                 f"{name!r} is not sent: {reason}; to send requests without it, give "
@@ -574,14 +610,14 @@ def _is_token_id(value: Any) -> bool:
 
 
 def _chat(keys: Mapping[str, Any]) -> _Content | None:
-    """Messages up to the user's last one. What follows that is the recorded answer, and messages
-    that are not sent.
+    """Messages up to the last one of the user or of a tool. What follows that is the recorded
+    answer, and messages that are not sent.
     """
     messages = list(_messages(keys, "messages", _OPENAI_NAMES))
-    of_user = [index for index, message in enumerate(messages) if _is_users(message)]
-    if not of_user:
+    asking = [index for index, message in enumerate(messages) if _asks(message)]
+    if not asking:
         return None
-    last = of_user[-1]
+    last = asking[-1]
     answer = _answer_after(messages, last)
     following = [message for message in messages[last + 1 :] if _has_content(message)]
     return _Content(
@@ -597,8 +633,37 @@ def _share_gpt(keys: Mapping[str, Any]) -> _Content | None:
 
 
 def _chat_session(keys: Mapping[str, Any]) -> _Content | None:
-    """As ``_share_gpt``, of OpenAI's messages."""
-    return _turn_by_turn(list(_messages(keys, "messages", _OPENAI_NAMES)))
+    """As ``_share_gpt``, of OpenAI's messages; with calls of tools, as they were recorded."""
+    messages = list(_messages(keys, "messages", _OPENAI_NAMES))
+    if any(message.recorded is not None for message in messages):
+        return _as_recorded(messages)
+    return _turn_by_turn(messages)
+
+
+def _as_recorded(messages: list[Message]) -> _Content | None:
+    """A request for each answer to the user or to a tool, and for what no answer follows. Each has
+    all messages before it, those of the assistant too.
+    """
+    ends = [
+        index + 1
+        for index, message in enumerate(messages)
+        if _asks(message) and (index + 1 == len(messages) or _is_answer(messages[index + 1]))
+    ]
+    if not ends:
+        return None
+    first = ends[0]
+    later_turns: list[LaterTurn] = []
+    for before, end in pairwise(ends):
+        answer = _answer_after(messages, end - 1)
+        later_turns.append(LaterTurn("", answer, recorded=tuple(messages[before:end])))
+    last_answer = messages[ends[-1] : ends[-1] + 1]
+    unsent = len(messages) - ends[-1] - len(last_answer)
+    return _Content(
+        tuple(messages[:first]),
+        _answer_after(messages, first - 1),
+        tuple(later_turns),
+        unsent_messages=unsent,
+    )
 
 
 def _turn_by_turn(messages: list[Message]) -> _Content | None:
@@ -640,11 +705,20 @@ def _turns(keys: Mapping[str, Any]) -> _Content:
 
 
 def _has_content(message: Message) -> bool:
-    return bool(message.text or message.images)
+    return bool(message.text or message.images or message.recorded)
 
 
 def _is_users(message: Message) -> bool:
     return message.role == "user" and _has_content(message)
+
+
+def _asks(message: Message) -> bool:
+    """Whether a message asks for an answer: it is the user's, or what a tool returned."""
+    return message.role == "tool" or _is_users(message)
+
+
+def _is_answer(message: Message) -> bool:
+    return message.role == "assistant"
 
 
 def _answer_after(messages: list[Message], index: int) -> str | None:
@@ -702,9 +776,10 @@ class _MessageNames:
     speaker: str
     text: str
     speakers: Mapping[str, Speaker]
+    has_tools: bool = False
 
 
-_OPENAI_NAMES = _MessageNames("role", "content", OPENAI_SPEAKERS)
+_OPENAI_NAMES = _MessageNames("role", "content", OPENAI_SPEAKERS, has_tools=True)
 _SHAREGPT_NAMES = _MessageNames("from", "value", SHAREGPT_SPEAKERS)
 
 
@@ -717,14 +792,21 @@ def _messages(keys: Mapping[str, Any], name: str, names: _MessageNames) -> Itera
         written_speaker = str(entry.get(names.speaker))
         speaker = names.speakers.get(written_speaker)
         text, images = _text_and_images(entry.get(names.text))
+        if text is None and names.has_tools and speaker == "assistant" and entry.get("tool_calls"):
+            text = ""  # an answer may be calls alone
         if speaker is None or not isinstance(text, str):
             raise ValueError(
                 f'message {number} of "{name}": "{names.speaker}" is {written_speaker[:60]!r} and '
                 f'"{names.text}" {str(text)[:60]!r}; give one of {", ".join(names.speakers)} and a '
                 "text"
             )
+        of_tools = MESSAGE_KEYS.get(speaker, ()) if names.has_tools else ()
         for key, value in entry.items():
-            if key in (names.speaker, names.text) or key in UNUSED or key.startswith("_"):
+            if (
+                key in (names.speaker, names.text, *of_tools)
+                or key in UNUSED
+                or key.startswith("_")
+            ):
                 continue
             if not _is_blank(value) and not _asks_for_nothing(key, value):
                 reason = _reason_to_refuse(key) or "only its role and its text are"
@@ -733,6 +815,14 @@ def _messages(keys: Mapping[str, Any], name: str, names: _MessageNames) -> Itera
                 )
         if images and speaker != "user":
             raise ValueError(f'message {number} of "{name}": only users send images')
+        if of_tools:
+            try:
+                with_tools = message_with_tools(speaker, entry, text)
+            except ValueError as error:
+                raise ValueError(f'message {number} of "{name}": {error}') from None
+            if with_tools is not None:
+                yield with_tools
+                continue
         yield Message(speaker, (text,), 0, images)
 
 

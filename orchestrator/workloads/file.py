@@ -6,7 +6,7 @@ Tables (CSV, Parquet) have a row per request, and any file may be a gzip file (t
 An object has ``prompt`` (a text), ``messages`` (as OpenAI has them; sent up to the user's last
 one), ``conversations`` (as ShareGPT has them; the user's first message is sent) or ``input_length``
 (of a trace, perhaps with ``hash_ids``: a prompt of this many tokens is made). It may also have
-pictures (``image``, ``images``, or parts of its messages), and give the length of the answer and
+pictures (``image``, ``images``, or parts of its messages) and tools, and give the length of the answer and
 the sampling of its request (entries.py).
 
 Request i sends entry i; after the last entry comes the first again. The tokens of a text are not
@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import codecs
 import platform
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
 from itertools import takewhile
@@ -31,11 +31,11 @@ from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 from orchestrator.base.errors import InputError, Problem, ProblemsError
 from orchestrator.base.text import counted
 from orchestrator.results.ids import content_digest
-from orchestrator.spec.constraint import ConstraintKind
+from orchestrator.spec.constraint import ConstraintKind, ToolChoice
 from orchestrator.spec.document import wrong
-from orchestrator.spec.load import ContentKind, Lengths, Workload
-from orchestrator.spec.request_options import asks_for_more
-from orchestrator.spec.settings import OneLine, Strict, as_tuple
+from orchestrator.spec.load import ContentKind, Growing, Lengths, Workload
+from orchestrator.spec.request_options import NamedTool, asks_for_more
+from orchestrator.spec.settings import OneLine, as_tuple
 from orchestrator.workloads.entries import (
     ANSWERS,
     BLOCK_TOKENS,
@@ -69,6 +69,7 @@ from orchestrator.workloads.kind import (
     stream,
 )
 from orchestrator.workloads.lengths import SessionLengths, SessionShape
+from orchestrator.workloads.recorded_tools import TOOL_FIELDS, must_call_tool, tool_choice_of
 from orchestrator.workloads.tables import Entry, rows_of_table, unpacked, with_columns, with_values
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
@@ -80,10 +81,12 @@ NO_TOKENIZER = (
 )
 
 
-class PromptColumns(Strict):
+class PromptColumns(Growing):
     """The names that a file has for what is sent; its other columns are not sent. Those that would
     change requests are refused unless ``leave_out`` names them.
     """
+
+    LATER_KEYS = frozenset({"tools"})
 
     prompt: OneLine | None = Field(default=None, description="The column of the prompt's text.")
     system: OneLine | None = Field(
@@ -108,6 +111,11 @@ class PromptColumns(Strict):
         default=None,
         description="The column of the request's pictures: a path, a data URL, bytes, or a list of "
         "these.",
+    )
+    tools: OneLine | None = Field(
+        default=None,
+        description="The column of the request's tools: a list of definitions as OpenAI's API has "
+        "them, or its JSON.",
     )
     leave_out: Annotated[tuple[OneLine, ...], BeforeValidator(as_tuple)] = Field(
         default=(),
@@ -178,6 +186,10 @@ class Summary:
     token_ids: bool = False  # some prompts are given as token ids
     constrained: int = 0  # entries that constrain their answers
     constraint_kinds: frozenset[ConstraintKind] = frozenset()  # by which
+    with_tools: int = 0  # entries with tools, or with messages of theirs
+    tools_at: str | None = None  # where the first of them stands; None: there is none
+    # who decides whether answers call tools -> where the first entry says it
+    tool_choices: Mapping[ToolChoice, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, data: bytes, entries: Sequence[PromptEntry | None]) -> Summary:
@@ -202,13 +214,16 @@ class Summary:
             unanswered=sum(entry.answer is None for entry in without_length),
             recorded_answers=sum(entry.answer is not None for entry in without_length),
             unused=frozenset().union(*(entry.unused for entry in requests)),
-            fields=frozenset().union(*(entry.fields for entry in requests)),
+            fields=frozenset().union(*(entry.fields for entry in requests)) - {*TOOL_FIELDS},
             asked=frozenset().union(*map(_asked_fields, requests)),
             block_tokens=next((entry.block_tokens for entry in requests if entry.blocks), None),
             requests=sum(1 + len(entry.later_turns) for entry in requests),
             unsent_messages=sum(entry.unsent_messages for entry in requests),
             urls=frozenset(entry.url for entry in requests if entry.url is not None),
             models=frozenset(entry.model for entry in requests if entry.model is not None),
+            with_tools=sum(entry.has_tools for entry in requests),
+            tools_at=next((entry.place for entry in requests if entry.has_tools), None),
+            tool_choices=_tool_choices(requests),
         )
 
 
@@ -218,7 +233,22 @@ _PATHS = {"chat": "/chat/completions", "completions": "/v1/completions"}
 
 
 def _asked_fields(entry: PromptEntry) -> frozenset[str]:
-    return frozenset(name for name, value in entry.fields.items() if asks_for_more(name, value))
+    """The fields that an engine must know beside those of tools that ``tool_choices`` are about."""
+    return frozenset(
+        name
+        for name, value in entry.fields.items()
+        if asks_for_more(name, value) and name not in ("tools", "tool_choice")
+    )
+
+
+def _tool_choices(entries: Sequence[PromptEntry]) -> dict[ToolChoice, str]:
+    """Who decides whether answers call tools, each with the place of the first entry that says it."""
+    places: dict[ToolChoice, str] = {}
+    for entry in entries:
+        choice = tool_choice_of(entry.fields)
+        if choice is not None:
+            places.setdefault(choice, entry.place)
+    return places
 
 
 def has_length(entry: PromptEntry) -> bool:
@@ -259,6 +289,7 @@ class FileWorkload(Workload):
     again.
     """
 
+    may_record_tools = True
     LATER_KEYS = frozenset({"columns", "use", "dataset"})
 
     kind: Literal["file"] = Field(description="`file`: prompts from a file, in its order.")
@@ -375,6 +406,24 @@ class FileWorkload(Workload):
     def sends_token_ids(self) -> bool:
         return self.summary().token_ids
 
+    def tools_at(self) -> str | None:
+        of_key = super().tools_at()
+        if of_key is not None:
+            return of_key
+        recorded_at = self.summary().tools_at
+        return None if recorded_at is None else self._place(recorded_at)
+
+    def asked_tool_choices(self) -> Mapping[ToolChoice, str]:
+        recorded = self.summary().tool_choices
+        chosen = self.tool_choice
+        if chosen is not None and recorded and not isinstance(chosen, NamedTool):
+            return {chosen: ""}  # in place of the recorded ones
+        places = {choice: self._place(place) for choice, place in recorded.items()}
+        return {**places, **super().asked_tool_choices()}
+
+    def _place(self, place: str) -> str:
+        return f"prompts {self.prompts!r}, {place}"
+
     def distinct_requests(self) -> int:
         file_summary = self.summary()
         return file_summary.requests - self._skipped_answers(file_summary)
@@ -479,6 +528,7 @@ class FileWorkload(Workload):
             )
         if file_summary.images and self.api != "chat":
             reasons.append(f"has images, which are sent through the API chat, not {self.api!r}")
+        reasons += self._problems_of_tools(file_summary)
         if file_summary.token_ids and self.api == "chat":
             reasons.append("has prompts of token ids, which the API chat does not take")
         if len(file_summary.models) > 1:
@@ -499,6 +549,23 @@ class FileWorkload(Workload):
             raise ProblemsError(
                 [Problem(f"prompts {self.prompts!r} {reason}") for reason in reasons]
             )
+
+    def _problems_of_tools(self, file_summary: Summary) -> Iterator[str]:
+        """What is wrong with the tools of its entries, beside what the engine takes."""
+        if file_summary.tools_at is not None and self.api != "chat":
+            yield (
+                f"has tools ({file_summary.tools_at}), which are sent through the API chat, not "
+                f"{self.api!r}"
+            )
+        if self.tool_choice is not None and self.tools is None and not file_summary.tool_choices:
+            yield "has no tools, which 'tool_choice' needs"
+        for choice in ("required", "named"):
+            place = file_summary.tool_choices.get(choice)
+            if place is not None and self.constrain is not None and self.tool_choice is None:
+                yield (
+                    f"has an answer that must be a call of a tool ({place}), which 'constrain' "
+                    "cannot constrain otherwise"
+                )
 
 
 def _entries(count: int) -> str:
@@ -542,18 +609,16 @@ class FileRequests(WorkloadKind):
             raise InputError(NO_TOKENIZER)
         messages = entry.messages
         if turn:
-            later_turn = entry.later_turns[turn - 1]
-            user = Message("user", (later_turn.text,), 0, later_turn.images)
-            messages = (*entry.messages[:-1], *earlier, user)
+            messages = _messages_of_turn(entry, turn, earlier)
         if not messages:
             content = self._content_of_length(index, entry)
             messages = (Message("user", content, entry.input_tokens),)
         return Prompt(
             messages,
-            entry.input_tokens,
+            self.input_tokens(session, turn),
             entry.fields,
             constraint=entry.constraint,
-            ends_naturally=entry.constraint is not None,
+            ends_naturally=entry.constraint is not None or must_call_tool(entry.fields),
         )
 
     def _content_of_length(self, index: int, entry: PromptEntry) -> Content:
@@ -587,14 +652,15 @@ class FileRequests(WorkloadKind):
 
     @property
     def has_lengths(self) -> bool:
-        """Whether all entries give the length of their prompt: none is a text."""
-        return all(entry.input_tokens for entry in self._entries)
+        """Whether the length of all prompts is known: none is a text, and none has tools."""
+        return all(entry.input_tokens and not entry.has_tools for entry in self._entries)
 
     def turns(self, session: int) -> int:
         return 1 + len(self._entries[self._index(session)].later_turns)
 
     def input_tokens(self, session: int, turn: int) -> int:
-        return self._entries[self._index(session)].input_tokens
+        entry = self._entries[self._index(session)]
+        return 0 if "tools" in entry.fields else entry.input_tokens
 
     def output_tokens(self, session: int, turn: int) -> int:
         """0 where a recorded answer has the length and its tokens cannot be counted here."""
@@ -614,6 +680,22 @@ class FileRequests(WorkloadKind):
 
     def _index(self, session: int) -> int:
         return (self._first + session) % len(self._entries)
+
+
+def _messages_of_turn(
+    entry: PromptEntry, turn: int, earlier: Sequence[Message]
+) -> tuple[Message, ...]:
+    """The messages of a later turn of a session. ``earlier``: what was said in it since it began.
+    A session with calls of tools has the recorded messages in their place.
+    """
+    later_turn = entry.later_turns[turn - 1]
+    if not later_turn.recorded:
+        user = Message("user", (later_turn.text,), 0, later_turn.images)
+        return (*entry.messages[:-1], *earlier, user)
+    messages = list(entry.messages)
+    for recorded_turn in entry.later_turns[:turn]:
+        messages += recorded_turn.recorded
+    return tuple(messages)
 
 
 def _with_answers(entry: PromptEntry) -> PromptEntry:
@@ -688,14 +770,12 @@ def _entries_of(data: bytes, path: str, rules: FileRules) -> list[PromptEntry | 
     if array is not None:
         if not array:
             raise ProblemsError([Problem(f"prompts {path!r} is empty")])
-        places = ((f"entry {number}", entry) for number, entry in enumerate(array, start=1))
-        return read_each(
-            "prompts", path, places, lambda entry: _read(entry, entry, rules, pictures)
-        )
+        in_array = [(f"entry {number}", entry) for number, entry in enumerate(array, start=1)]
+        return _read_all(path, in_array, lambda entry: _read(entry, entry, rules, pictures))
     first_is_object = isinstance(_json(first), dict)
     if has_json_name and first.startswith(b"{") and not first_is_object:
         _refuse_one_object(data, path)
-    numbered = ((f"line {number}", line) for number, line in lines)
+    numbered = [(f"line {number}", line) for number, line in lines]
     is_json = has_json_name or first_is_object
     if not is_json and rules.columns is not None:
         text = "is text without columns: leave 'columns' out"
@@ -707,7 +787,18 @@ def _entries_of(data: bytes, path: str, rules: FileRules) -> list[PromptEntry | 
         text = line.decode()
         return _read(_json_line(text), text, rules, pictures)
 
-    return read_each("prompts", path, numbered, read)
+    return _read_all(path, numbered, read)
+
+
+def _read_all(
+    path: str, entries: Sequence[tuple[str, Any]], read: Callable[[Any], PromptEntry | None]
+) -> list[PromptEntry | None]:
+    """As ``read_each``; requests with tools have their place, which refusals of engines name."""
+    requests = read_each("prompts", path, entries, read)
+    for index, request in enumerate(requests):
+        if request is not None and request.has_tools:
+            requests[index] = replace(request, place=entries[index][0])
+    return requests
 
 
 def _entries_of_rows(
@@ -723,8 +814,7 @@ def _entries_of_rows(
     def read(row: Entry) -> PromptEntry | None:
         return _read(row.keys, row.keys, rules, pictures, is_table=True)
 
-    places = ((row.place, row) for row in rows)
-    return read_each("prompts", path, places, read)
+    return _read_all(path, [(row.place, row) for row in rows], read)
 
 
 def _read(

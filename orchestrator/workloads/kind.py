@@ -23,7 +23,7 @@ from orchestrator.spec.load import Arrivals, Level
 TokenIds = NDArray[np.int32]
 Part = str | TokenIds
 Content = tuple[Part, ...]  # all text, or all token ids
-Speaker = Literal["system", "user", "assistant"]  # who a message is from
+Speaker = Literal["system", "user", "assistant", "tool"]  # who a message is from
 
 # the random streams of a point's seed, by purpose
 (
@@ -40,13 +40,16 @@ Speaker = Literal["system", "user", "assistant"]  # who a message is from
 @dataclass(frozen=True, slots=True)
 class Message:
     """One message of a conversation. ``tokens``: the length of its text; 0 where it was not
-    counted. ``images``: pictures before its text, as JSON (workloads/images.py).
+    counted. ``images``: pictures before its text, as JSON (workloads/images.py). ``recorded``: the
+    whole message as JSON, which is sent in its place: a call of tools, or what a tool returned
+    (workloads/recorded_tools.py). None: it is sent as its role and its content.
     """
 
     role: Speaker
     content: Content
     tokens: int
     images: tuple[bytes, ...] = ()
+    recorded: bytes | None = None
 
     @property
     def text(self) -> str:

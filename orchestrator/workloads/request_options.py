@@ -12,6 +12,7 @@ from orchestrator.spec.constraint import Constraint, ConstraintKind
 from orchestrator.spec.load import Workload
 from orchestrator.spec.request_options import Constrain, NamedTool
 from orchestrator.workloads.kind import OPTION_STREAM, Prompt, stream
+from orchestrator.workloads.recorded_tools import must_call_tool
 
 # The random streams below OPTION_STREAM, by purpose.
 _CONSTRAINT = 0
@@ -19,7 +20,8 @@ _CONSTRAINT = 0
 
 def options_of(workload: Workload, seed: int) -> RequestOptions | None:
     """The options of a workload's requests; None for a workload without any."""
-    if workload.constrain is None and workload.tools is None and not workload.request:
+    asks_for_tools = workload.tools is not None or workload.tool_choice is not None
+    if workload.constrain is None and not asks_for_tools and not workload.request:
         return None
     return RequestOptions(workload, seed)
 
@@ -32,9 +34,10 @@ class RequestOptions:
     def __init__(self, workload: Workload, seed: int) -> None:
         self._constrain = workload.constrain
         self._seed = seed
-        self._fields = dict(workload.request or {}) | _tool_fields(workload)
-        self._has_tools = workload.tools is not None
-        self._must_call = workload.must_call_tools
+        self._fields = dict(workload.request or {})
+        if workload.tools is not None:
+            self._fields["tools"] = list(workload.tools)
+        self._tool_choice = _tool_choice(workload)
 
     @cached_property
     def constraints(self) -> tuple[Constraint, ...]:
@@ -42,18 +45,21 @@ class RequestOptions:
         return () if self._constrain is None else variants_of(self._constrain)
 
     def added(self, prompt: Prompt, session: int, turn: int) -> Prompt:
-        """The prompt with the workload's options. The workload's constraint goes before that of the
-        prompt, but the prompt's fields go before those of the workload.
+        """The prompt with the workload's options. The workload's constraint and its choice of tools
+        go before those of the prompt, but the prompt's fields go before those of the workload.
         """
+        fields = {**self._fields, **prompt.fields}
+        if "tools" in fields and self._tool_choice is not None:
+            fields["tool_choice"] = self._tool_choice
         constraint = self.constraint(session, turn) or prompt.constraint
         # 0: unknown, because the model reads the tools, too, and each model's template writes them
-        tokens = 0 if self._has_tools else prompt.tokens
+        tokens = 0 if "tools" in fields else prompt.tokens
         return replace(
             prompt,
             tokens=tokens,
-            fields={**self._fields, **prompt.fields},
+            fields=fields,
             constraint=constraint,
-            ends_naturally=constraint is not None or self._must_call or prompt.ends_naturally,
+            ends_naturally=constraint is not None or must_call_tool(fields),
         )
 
     def constraint(self, session: int, turn: int) -> Constraint | None:
@@ -89,14 +95,9 @@ def variants_of(constrain: Constrain) -> tuple[Constraint, ...]:
     return tuple(variants)
 
 
-def _tool_fields(workload: Workload) -> dict[str, Any]:
-    """The fields of the body for tools, as OpenAI's API has them."""
-    if workload.tools is None:
-        return {}
-    fields: dict[str, Any] = {"tools": list(workload.tools)}
+def _tool_choice(workload: Workload) -> Any:
+    """The field ``tool_choice`` of the body, as OpenAI's API has it; None: it is not sent."""
     choice = workload.tool_choice
     if isinstance(choice, NamedTool):
-        fields["tool_choice"] = {"type": "function", "function": {"name": choice.name}}
-    elif choice is not None:
-        fields["tool_choice"] = choice
-    return fields
+        return {"type": "function", "function": {"name": choice.name}}
+    return choice

@@ -34,6 +34,7 @@ ROLES = {
     "output_tokens": "output_tokens",
     "answer": ANSWERS[0],
     "images": "images",
+    "tools": "tools",
 }
 # Keys whose cells in a CSV file are JSON.
 _STRUCTURED = ("messages", "conversations", "turns", "hash_ids", "stop", "logit_bias")

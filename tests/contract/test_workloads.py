@@ -389,8 +389,8 @@ TOO_MANY = b'{"prompt": "x", "output_tokens": 3000000000}\n'
         ("a.jsonl", b'{"messages": "x"}', "line 1: \"messages\" is 'x'; give a list of objects"),
         (
             "a.jsonl",
-            b'{"messages": [{"role": "user", "content": "x"}, {"role": "tool", "content": "x"}]}',
-            'line 1: message 2 of "messages": "role" is \'tool\'',
+            b'{"messages": [{"role": "user", "content": "x"}, {"role": "function", "content": "x"}]}',
+            'line 1: message 2 of "messages": "role" is \'function\'',
         ),
         (
             "a.jsonl",

@@ -153,6 +153,42 @@ def test_tools_are_read_by_the_model(server: Server, tmp_path: Path) -> None:
     assert min(tokens) > len(json.dumps([TOOL])) // 8
 
 
+def test_a_recorded_session_of_an_agent_is_sent_as_it_was_recorded(
+    server: Server, tmp_path: Path
+) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": "Rain in Oslo?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "rain " * 40},
+        {"role": "assistant", "content": "Yes."},
+        {"role": "user", "content": "And in Rome?"},
+    ]
+    session = {"messages": messages, "tools": [TOOL]}
+    (tmp_path / "agent.jsonl").write_text(json.dumps(session))
+    (tmp_path / "w.yaml").write_text(
+        "workloads: [{name: w, kind: file, api: chat, prompts: agent.jsonl, use: sessions, "
+        "output_tokens: 30}]"
+    )
+    ended = load(
+        *(url(server.port), "--model", "m", "--workload", str(tmp_path / "w.yaml")),
+        *("--concurrency", "1", "--requests", "6", "--results", str(tmp_path / "results")),
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    requests = sorted(
+        rows(tmp_path / "results", "requests"), key=lambda row: (row["session"], row["turn"])
+    )
+    assert [(row["session"], row["turn"]) for row in requests] == [
+        (session, turn) for session in range(2) for turn in range(3)
+    ]
+    tokens = [row["input_tokens"] for row in requests]
+    assert tokens[0] > len(json.dumps([TOOL])) // 8
+    assert tokens[1] - tokens[0] > 40  # the call, and what the tool returned
+    # the emulator's answers of 30 tokens are in no prompt, since sessions have the recorded ones
+    assert 0 < tokens[2] - tokens[1] < 30
+    assert tokens[3:] == tokens[:3]
+
+
 def test_the_emulators_own_answers_are_instances(server: Server) -> None:
     body = {
         "model": "m",

@@ -343,6 +343,39 @@ def test_calls_of_tools_are_answers_with_tokens_and_times(
     assert all(row["first_token_ns"] < row["last_token_ns"] for row in rows)
 
 
+def test_a_recorded_session_of_an_agent_is_taken_as_it_was_recorded(
+    server: Running, tmp_path: Path
+) -> None:
+    function = {"name": "get_weather", "arguments": '{"city": "Oslo"}'}
+    call = {"id": "call_1", "type": "function", "function": function}
+    messages = [
+        {"role": "user", "content": "Rain in Oslo?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "name": "get_weather", "content": "rain"},
+        {"role": "assistant", "content": "Yes."},
+        {"role": "user", "content": "And in Rome?"},
+    ]
+    file = tmp_path / "agent.jsonl"
+    file.write_text(json.dumps({"messages": messages, "tools": [WEATHER]}))
+    fields = {"name": "w", "kind": "file", "api": "chat", "prompts": str(file), "use": "sessions"}
+    point = LoadPoint(
+        targets=(Target(server.base_url, server.name, api_key=server.key),),
+        dialect=server.engine.dialects(server.settings)["chat"],
+        workload=Workload.model_validate(fields | {"output_tokens": 8}),
+        level=Level(control="concurrency", value=1),
+        duration_s=None,
+        requests=6,
+    )
+    client = LoadClient()
+    client.prepare(point)
+    rows = client.run(time.monotonic_ns()).requests.to_pylist()
+    assert {row["status"] for row in rows} == {"ok"}, rows
+    assert [row["turn"] for row in rows] == [0, 1, 2] * 2
+    tokens = [row["input_tokens"] for row in rows]
+    assert tokens[0] < tokens[1] < tokens[2]
+    assert tokens[:3] == tokens[3:], "recorded answers are in prompts, not those of the engine"
+
+
 def check(constrain: dict[str, Any], answer: str) -> None:
     """Raises where an answer is not what it had to be, by other code than that of the client."""
     if "json_schema" in constrain:

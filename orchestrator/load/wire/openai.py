@@ -96,10 +96,15 @@ def _messages(prompt: Prompt) -> dict[str, Any]:
     return {"messages": chat_messages(prompt.messages)}
 
 
-def chat_messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
-    """Messages as OpenAI's API has them. Pictures are JSON already, which orjson copies."""
-    written: list[dict[str, Any]] = []
+def chat_messages(messages: Iterable[Message]) -> list[Any]:
+    """Messages as OpenAI's API has them. Pictures, and messages that are sent as they were
+    recorded, are JSON already, which orjson copies.
+    """
+    written: list[Any] = []
     for message in messages:
+        if message.recorded is not None:
+            written.append(orjson.Fragment(message.recorded))
+            continue
         content: Any = message.text
         if message.images:
             content = [*map(orjson.Fragment, message.images)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -151,3 +152,26 @@ def test_sampling_of_a_line_is_refused_as_that_of_the_workload(tmp_path: Path) -
     assert mismatch("tensorrt_llm", **prompts) is None
     file.write_text('{"prompt": "a", "temperature": 0}\n{"prompt": "b"}\n')
     assert mismatch("transformers", **prompts) is None
+
+
+def test_recorded_tools_are_refused_by_line_where_the_engine_has_no_place_for_them(
+    tmp_path: Path,
+) -> None:
+    asked = {"role": "user", "content": "x"}
+    call = {"id": "c", **TOOL, "function": {"name": "get_weather", "arguments": "{}"}}
+    called = {"role": "assistant", "content": "", "tool_calls": [call]}
+    returned = {"role": "tool", "content": "rain"}
+    lines = [{"messages": [asked, called, returned]}, {"messages": [asked], "tools": [TOOL]}]
+    file = tmp_path / "agent.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)))
+    keys = {"kind": "file", "api": "chat", "prompts": str(file), "input_tokens": None}
+    assert mismatch("sglang", **keys) is None
+    sentence = mismatch("lightllm", **keys)
+    assert sentence is not None
+    assert f"sends tools (prompts {str(file)!r}, line 1), and the API 'chat' of" in sentence
+    sentence = mismatch("vllm", **keys)
+    assert sentence is not None
+    assert f"has the tool_choice auto (prompts {str(file)!r}, line 2), and vLLM" in sentence
+    assert mismatch("vllm", **keys, tool_choice="none") is None
+    file.write_text(json.dumps(lines[0]))
+    assert mismatch("vllm", **keys) is None, "it reads calls and results without a parser"

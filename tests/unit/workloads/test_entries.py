@@ -85,7 +85,7 @@ def test_a_key_with_the_value_that_servers_take_anyway_asks_for_nothing(
     ("name", "value"),
     [
         *(("skip_special_tokens", False), ("add_generation_prompt", False), ("stream", False)),
-        *(("parallel_tool_calls", False), ("guided_json", {}), ("n", True), ("logprobs", 0)),
+        *(("guided_json", {}), ("n", True), ("logprobs", 0)),
         *(("ignore_eos", False), ("min_tokens", 0)),
     ],
 )

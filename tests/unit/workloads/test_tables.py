@@ -93,7 +93,8 @@ def test_columns_with_our_names_need_no_mapping_and_unknown_ones_are_refused() -
     [
         ("model", "m", "every request goes to the model that is measured"),
         ("temperature", 0.5, "with 'columns' no sampling is sent"),
-        ("tools", "[1]", "give 'tools' as a key of the workload"),
+        ("tools", "[1]", "give it as 'tools' of 'columns'"),
+        ("tool_choice", "none", "with 'columns' only 'tools' are sent of it"),
         ("image", "a.png", "give it as 'images' of 'columns'"),
         ("max_tokens", 9, "give it as 'output_tokens' of 'columns'"),
         ("response_format", "{}", "give 'constrain' as a key"),
