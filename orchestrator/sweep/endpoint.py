@@ -18,6 +18,7 @@ from orchestrator.results.ids import new_ulid
 from orchestrator.results.records import Committed
 from orchestrator.results.store import Store
 from orchestrator.spec.load import Level
+from orchestrator.sweep.announcer import Announcer
 from orchestrator.sweep.attempt import Attempt
 from orchestrator.sweep.detect_dialect import EndpointDialect
 from orchestrator.sweep.measure import Measurer
@@ -50,7 +51,7 @@ def measure_here(
             Replicas((), point.targets, own_host=OwnHost()),
             borrowed,
             stopped=stopped,
-            tell=tell,
+            announcer=Announcer(tell),
             lead_s=START_LEAD_S,
             keeps=True,
         )

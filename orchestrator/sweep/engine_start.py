@@ -1,15 +1,14 @@
-"""Places, starts and stops the engines of one launch, and commits the launch's row."""
+"""Places, starts and stops the engines of one launch."""
 
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from orchestrator.base.errors import (
     EngineFailure,
@@ -25,28 +24,24 @@ from orchestrator.catalog.accelerators import find, is_named
 from orchestrator.cluster.base import HostLost, PlacementDeadline, Stopped
 from orchestrator.cluster.clients import owner_of
 from orchestrator.cluster.protocol import Placement
-from orchestrator.emulator.version import is_emulator
 from orchestrator.engines.command import Node, Worker, random_key
 from orchestrator.engines.dialects import dialect_of
 from orchestrator.engines.endpoint import with_salt
-from orchestrator.engines.networks import doubt
 from orchestrator.engines.registry import ENGINES, program_of
 from orchestrator.load.point import Target
 from orchestrator.node.leases import Wish
 from orchestrator.node.readiness import Expected, Ready, wait_ready
 from orchestrator.plan.model import Deployment
-from orchestrator.results.events import Event
 from orchestrator.results.outcomes import CacheState
-from orchestrator.results.phases import Phase, PhaseName
-from orchestrator.results.records import AnswerRow, LaunchRow
+from orchestrator.results.phases import PhaseName
 from orchestrator.spec.address import parse_address
 from orchestrator.spec.dialect import Dialect
-from orchestrator.spec.settings import ROUTER, EngineSettings, Hardware
+from orchestrator.spec.settings import EngineSettings, Hardware
 from orchestrator.sweep.admission import Nodes
-from orchestrator.sweep.commit import commit_launch, how_it_ended, launch_row
 from orchestrator.sweep.context import SweepContext
 from orchestrator.sweep.detect_dialect import TrialFailed
 from orchestrator.sweep.endpoint_trial import endpoint_target, try_endpoint, usual_dialect
+from orchestrator.sweep.launch_notes import LaunchNotes
 from orchestrator.sweep.launch_state import LaunchEvent
 from orchestrator.sweep.replicas import (
     Replicas,
@@ -116,21 +111,11 @@ class LaunchHooks:
     is_better_off_elsewhere: Callable[[], bool] = lambda: False
 
 
-@dataclass(frozen=True, slots=True)
-class _StartedRank:
-    """A rank whose process was started. ``place``: its host and devices, as the launch's row has
-    them.
-    """
-
-    argv: tuple[str, ...]
-    place: Mapping[str, Any]
-
-
 class EngineStart:
     """One start of a deployment's engines on the nodes that admission chose. Call ``stop`` after
     ``start``, whatever that returned or raised.
 
-    ``row``: what is known about the launch so far. ``answers``: the answers to the fixed prompts.
+    ``notes``: what is found out about the launch.
     """
 
     def __init__(
@@ -138,28 +123,21 @@ class EngineStart:
         context: SweepContext,
         deployment: Deployment,
         nodes: Nodes,
+        notes: LaunchNotes,
         hooks: LaunchHooks | None = None,
     ) -> None:
-        self.row = launch_row(deployment, context.store.experiment, context.clock.unix_ns())
         self._context = context
         self._deployment = deployment
         self._nodes = nodes
+        self._notes = notes
         self._clock = context.clock
         self._hooks = hooks or LaunchHooks()
         self._replicas = replicas_to_start(deployment.settings)  # engines, then routers
         # the same for all parts, because a router passes requests on with their key
         self._key = random_key()
         self._workers: list[Worker] = []
-        self._reported: dict[str, Any] = {}
         self._tried: dict[str, Dialect] = {}  # API of an endpoint -> the dialect of its trial
         self._placements: list[Placement] = []
-        self._started_ranks: list[_StartedRank] = []
-        self._environment: dict[str, dict[str, Any]] = {}  # of each host, by its name
-        self.answers: Sequence[AnswerRow] = ()
-        self._committed = False
-
-    def _note(self, **facts: Any) -> None:
-        self.row = replace(self.row, **facts)
 
     def start(self) -> Replicas:
         """Take the nodes, start the engines, and wait until they serve.
@@ -201,10 +179,8 @@ class EngineStart:
             ready = wait_ready(expected, ENDPOINT_LIMIT_S)
         finally:
             self._context.state.add_span((began_ns, self._clock.unix_ns()))
-        self._reported = dict(ready.reported)
-        self._note(engine_reported_json=json.dumps(self._reported), engine_version=ready.version)
-        self._note(emulated=is_emulator(ready.version))
-        return Replicas((), (target,), cache_of(settings), self._vocab_size())
+        self._notes.note_endpoint(ready)
+        return Replicas((), (target,), cache_of(settings), self._notes.vocab_size)
 
     def dialect(self, api: str) -> Dialect:
         """The dialect in which one of its APIs is asked, now that it serves. The dialect of an
@@ -214,14 +190,9 @@ class EngineStart:
         if api in self._tried:
             return self._tried[api]
         if settings.url is not None:
-            return usual_dialect(settings, api, self._owner)
+            return usual_dialect(settings, api, self._notes.model_owner)
         dialect = dialect_of(ENGINES[settings.engine], settings, api)
-        return with_salt(dialect, self._owner, settings)
-
-    @property
-    def _owner(self) -> str:
-        """Who an endpoint says owns its model."""
-        return str(self._reported.get("owned_by"))
+        return with_salt(dialect, self._notes.model_owner, settings)
 
     def try_endpoint(self, replicas: Replicas, api: str, timeout_s: float) -> Failure | None:
         """Find out once how an endpoint's API has to be asked, and tell what it cannot do.
@@ -234,21 +205,21 @@ class EngineStart:
         if settings.url is None or api in self._tried:
             return None
         is_first = not self._tried
-        self._tried[api] = usual_dialect(settings, api, self._owner)
+        self._tried[api] = usual_dialect(settings, api, self._notes.model_owner)
         (target,) = replicas.targets
         try:
-            trial = try_endpoint(settings, api, self._owner, target, timeout_s)
+            trial = try_endpoint(settings, api, self._notes.model_owner, target, timeout_s)
         except TrialFailed as error:
             if is_first and not error.may_pass:
                 return Failure(FailureKind.BAD_CONFIG, str(error))
-            self._tell("endpoint", str(error))
+            self._notes.announcer.event("endpoint", str(error))
             return None
         except InputError as error:  # its host name is not found, which the points will show
-            self._tell("endpoint", str(error))
+            self._notes.announcer.event("endpoint", str(error))
             return None
         self._tried[api] = trial.dialect
         for note in trial.notes:
-            self._tell("endpoint", note)
+            self._notes.announcer.event("endpoint", note)
         return None
 
     def _place(self) -> None:
@@ -263,16 +234,18 @@ class EngineStart:
             min(HELD_S, context.settings.placement_timeout_s), context.stop.is_set
         )
         for footprint, nodes in zip(footprints, self._nodes, strict=True):
-            self._phase(PhaseName.PLACE, detail=str(footprint), total_s=deadline.timeout_s)
+            self._notes.announcer.phase(
+                PhaseName.PLACE, detail=str(footprint), total_s=deadline.timeout_s
+            )
             try:
-                placement = context.cluster.place(self.row.launch_id, footprint, nodes, deadline)
+                placement = context.cluster.place(self._notes.launch_id, footprint, nodes, deadline)
             except Occupied as error:  # the nodes that are free are left to other launches
                 self._let_rest(error.nodes or nodes, began_ns)
                 raise
             if not self._placements:
                 context.state.placed(self._deployment, self._clock.now_s())
             self._placements.append(placement)
-        self._note(placed_s=self._clock.now_s() - began_s)
+        self._notes.note(placed_s=self._clock.now_s() - began_s)
 
     def _let_rest(self, occupied: Collection[str], since_ns: int) -> None:
         """Do not try the hosts of these nodes for a while, because others hold them. ``since_ns``:
@@ -318,10 +291,12 @@ class EngineStart:
                 self._await_ready(routers, began_s)
         finally:
             state.add_span((began_unix_ns, self._clock.unix_ns()))
-        self._note(ready_s=self._clock.now_s() - began_s)
+        self._notes.note(ready_s=self._clock.now_s() - began_s)
         roles = [replica.role for replica in self._replicas]
         settings = self._deployment.settings
-        return Replicas(self._placements, targets, cache_of(settings), self._vocab_size(), roles)
+        return Replicas(
+            self._placements, targets, cache_of(settings), self._notes.vocab_size, roles
+        )
 
     def _lease(self) -> list[list[tuple[int, ...]]]:
         """Lease its hosts, and on `cpu` hardware cores for every rank; wait in line while others
@@ -378,7 +353,9 @@ class EngineStart:
                 state.waits_for(self._deployment, held.address)
                 self._hooks.on_wait(held.text)
                 waited_s = self._clock.now_s() - began_s
-                self._phase(PhaseName.WAIT_FOR_HOST, elapsed_s=waited_s, says=held.text)
+                self._notes.announcer.phase(
+                    PhaseName.WAIT_FOR_HOST, elapsed_s=waited_s, says=held.text
+                )
                 looks_elsewhere = self._clock.now_s() >= next_look_s
                 if looks_elsewhere:
                     next_look_s += ELSEWHERE_S
@@ -422,10 +399,6 @@ class EngineStart:
                     self._context.store.write_log(dead.name, dead.log)
                     agent.drop_dead(dead.folder)
 
-    def _vocab_size(self) -> int | None:
-        size = self._reported.get("vocab_size")
-        return size if isinstance(size, int) else None
-
     def _start_replica(self, index: int, cores: Sequence[tuple[int, ...]]) -> Target:
         """Start every rank of a replica or a router. Returns where it will serve. ``cores``: the
         cores of each rank.
@@ -447,7 +420,7 @@ class EngineStart:
             rpc_port=rpc_port,
             # clients may run on any node, even one that joins later
             bind=LOOPBACK if is_one_host else address,
-            launch_id=self.row.launch_id,
+            launch_id=self._notes.launch_id,
             model_path=settings.model,
             role="" if replica.is_router else replica.role,
             workers=tuple(self._workers) if replica.is_router else (),
@@ -472,37 +445,15 @@ class EngineStart:
             place["replica"] = index
             place["role"] = replica.role
             place["engine_cores"] = list(cores[rank])
-            self._started_ranks.append(_StartedRank(argv, place))
-            self._note_started_ranks()
+            self._notes.note_rank(argv, place)
         # told before the wait begins, because weights that are there already are no progress
         tell_first_of_downloads(placement)
         first.begin_ready(settings.startup_timeout_s)
-        self._note_environment(placement)
+        self._notes.note_environment(placement.agents, host_names(agents_of(self._placements)))
         # a router serves its replicas' model name
         served = self._replicas[0].settings if replica.is_router else settings
         name = program_of(served.engine).served_name(served, base)
         return Target(url, name, index, self._key)
-
-    def _note_started_ranks(self) -> None:
-        """Note by which command, and where, each rank was started so far."""
-        commands = [started.argv for started in self._started_ranks]
-        places = [started.place for started in self._started_ranks]
-        self._note(argv_json=json.dumps(commands), placement_json=json.dumps(places))
-
-    def _note_environment(self, placement: Placement) -> None:
-        """Note what the hosts of a replica are, as they are found. GPUs are those of its agents."""
-        names = host_names(agents_of(self._placements))
-        for agent in placement.agents:
-            name = names[agent.allocation.address]
-            with suppress(HostLost):  # noticed where its agent is polled
-                environment = agent.environment()
-                host = self._environment.setdefault(name, environment)
-                if host is not environment and "gpus" in environment:
-                    host["gpus"] = [*host.get("gpus", ()), *environment["gpus"]]
-                if self._context.news.is_new_host(name):
-                    text = f"what doctor asks of {name}"
-                    self._context.tell(Event("host_facts", text, data=agent.host_facts()))
-        self._note(environment_json=json.dumps(self._environment))
 
     def _is_the_only_host(self, address: str) -> bool:
         """Whether the cluster has no other host, and will get none."""
@@ -541,7 +492,7 @@ class EngineStart:
     def _show_start(self, waited_s: float, says: str) -> None:
         limit_s = float(self._deployment.settings.startup_timeout_s)
         total_s = max(limit_s, waited_s)  # beyond the limit while weights are being downloaded
-        self._phase(PhaseName.START, elapsed_s=waited_s, total_s=total_s, says=says)
+        self._notes.announcer.phase(PhaseName.START, elapsed_s=waited_s, total_s=total_s, says=says)
 
     def _poll_ready(self, index: int, wait_s: float) -> bool:
         """Whether a replica serves by now. Raises EngineFailure."""
@@ -551,7 +502,7 @@ class EngineStart:
         if isinstance(outcome, Failure):
             raise EngineFailure(of_role(role, outcome))
         if isinstance(outcome, Ready):
-            self._note_ready(role, outcome)
+            self._notes.note_ready(role, outcome)
             return True
         for agent in others:  # if one of them dies, rank 0 waits for ever
             failure = agent.failure()
@@ -559,45 +510,10 @@ class EngineStart:
                 raise EngineFailure(of_role(role, failure))
         return False
 
-    def _note_ready(self, role: str, ready: Ready) -> None:
-        """Note what a replica reported once it served, under names prefixed with its role, and tell
-        the user what may come as a surprise.
-        """
-        settings = self._deployment.settings.parts[role]
-        reported = dict(ready.reported)
-        engine = program_of(settings.engine)
-        if engine.version and ready.version and not engine.knows(ready.version):
-            reported["flags_known_as_of"] = engine.version
-            self._tell(
-                "other_version",
-                f"{engine.title} {ready.version} runs, but its flags, metrics and log are known "
-                f"for {engine.version}: a setting whose meaning has changed would go unnoticed",
-            )
-        if "network" in reported:
-            network = doubt(str(reported["network"]), self._deployment.hardware.is_cpu)
-            if network:
-                text = f"its {settings.nnodes} nodes talk {network}"
-                self._tell("network", f"{text}: the results depend on that network, too")
-        if role != ROUTER:
-            self._note(engine_version=ready.version)
-        elif ready.version:
-            reported["version"] = ready.version
-        for name, value in reported.items():
-            self._reported[f"{role}.{name}" if role else name] = value
-        self._note(engine_reported_json=json.dumps(self._reported))
-
-    def note_transport(self, transport: str) -> None:
-        """Note what KV caches travel over between its roles. Tell the user if that may be slow."""
-        self._note(engine_reported_json=json.dumps(self._reported | {"kv_transport": transport}))
-        network = doubt(transport, self._deployment.hardware.is_cpu)
-        if network:
-            text = f"KV caches travel {network}: the results depend on that network, too"
-            self._tell("network", text)
-
     def stop(self) -> None:
         """End every rank that was started, release its nodes and store the logs."""
         began_s = self._clock.now_s()
-        self._phase(PhaseName.STOP)
+        self._notes.announcer.phase(PhaseName.STOP)
         logs: dict[int, bytes] = {}  # by rank
         left_over = 0
         ranks = {id(agent): rank for rank, agent in enumerate(agents_of(self._placements))}
@@ -614,13 +530,19 @@ class EngineStart:
                 try:
                     placement.release()
                 except Exception as error:
-                    self._tell("stop_failed", f"a placement could not be released cleanly: {error}")
-            self._note(held_s=self._context.state.released(self._deployment, self._clock.now_s()))
+                    self._notes.announcer.event(
+                        "stop_failed", f"a placement could not be released cleanly: {error}"
+                    )
+            self._notes.note(
+                held_s=self._context.state.released(self._deployment, self._clock.now_s())
+            )
         if self._placements:
-            self._note(stopped_s=self._clock.now_s() - began_s)
+            self._notes.note(stopped_s=self._clock.now_s() - began_s)
         if left_over:
-            self._tell("left_over", f"processes that outlived their launch: {left_over}")
-        self._store_logs(logs)
+            self._notes.announcer.event(
+                "left_over", f"processes that outlived their launch: {left_over}"
+            )
+        self._notes.store_logs(logs)
 
     def _stop_rank(self, rank: int, agent: Agent) -> Stopped | None:
         """Stop one rank, and let its node rest if GPU memory stays in use; None if it could not be
@@ -631,11 +553,13 @@ class EngineStart:
         except HostLost:
             return None  # the guard on its node ends the engine
         except Exception as error:  # the others must be stopped all the same
-            self._tell("stop_failed", f"rank {rank} could not be stopped cleanly: {error}")
+            self._notes.announcer.event(
+                "stop_failed", f"rank {rank} could not be stopped cleanly: {error}"
+            )
             return None
         if stopped.dirty_gpus:
             dirty = f"memory is still in use on {', '.join(stopped.dirty_gpus)}"
-            self._tell("gpu_dirty", dirty)
+            self._notes.announcer.event("gpu_dirty", dirty)
             self._context.breakers.rest(agent.allocation.node_id, dirty)
         return stopped
 
@@ -647,65 +571,6 @@ class EngineStart:
             if {agent.allocation.node_id for agent in placement.agents} - present:
                 placement.release()
                 self._placements.remove(placement)
-
-    def _store_logs(self, logs: Mapping[int, bytes]) -> None:
-        """Store the logs of the ranks, by rank. If a log cannot be stored, the user is told so, and
-        everything else that happened to the engine is still reported.
-        """
-        for rank, log in logs.items():
-            try:
-                uri = self._context.store.write_log(f"{self.row.launch_id}/rank{rank}.log", log)
-            except ResultsError as error:
-                self._tell("log_lost", f"the log of rank {rank} could not be stored: {error}")
-                continue
-            self._note(log_uri=self.row.log_uri or uri)
-
-    def commit_first(self, failure: Failure | None) -> None:
-        """Do as ``commit`` does, but before the engine is stopped, because a user who stops the
-        sweep may not wait until the engine has ended.
-        """
-        if self._started_ranks:
-            # where the log will be stored once the engine has stopped
-            self._note(log_uri=self._context.store.log_uri(f"{self.row.launch_id}/rank0.log"))
-        self.commit(failure)
-
-    def commit(self, failure: Failure | None) -> None:
-        """Store how the launch ended, and the events since the last commit. Only the first call
-        counts.
-        """
-        if self._committed:
-            return
-        self._committed = True
-        self._phase(PhaseName.STORE_LAUNCH)
-        row = replace(self.row, **how_it_ended(failure))
-        store_launch(self._context, self._deployment, row, self.answers)
-
-    def _phase(self, name: PhaseName, **more: Any) -> None:
-        self._context.tell(Phase(self._deployment.label, name, **more))
-
-    def _tell(self, kind: str, text: str) -> None:
-        self._context.tell(Event(kind, text, self._deployment.label, self.row.launch_id))
-
-
-def store_launch(
-    context: SweepContext,
-    deployment: Deployment,
-    row: LaunchRow,
-    answers: Sequence[AnswerRow] = (),
-) -> None:
-    """Commit the row of a launch, and the events since the last commit. If the row cannot be
-    stored, the user is told so, and other launches go on.
-    """
-    events = context.news.take_events()
-    try:
-        commit_launch(context.store, deployment, row, events, answers)
-    except Exception as error:
-        # after any other error, one of the events may be what cannot be stored; given back, it
-        # would cost all later rows, too
-        if isinstance(error, ResultsError):
-            context.news.give_back_events(events)
-        text = f"the row of launch {row.launch_id} could not be stored: {error}"
-        context.tell(Event("row_lost", text, deployment.label, row.launch_id))
 
 
 def lease_all(agents: Sequence[Agent], wishes: Mapping[int, Wish]) -> Leases:

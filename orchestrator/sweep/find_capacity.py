@@ -23,6 +23,7 @@ from orchestrator.results.records import AttemptData, Committed
 from orchestrator.results.store import Store, best_ok
 from orchestrator.results.validity import MOST_AGAIN, Validity
 from orchestrator.spec.load import Level, load_text
+from orchestrator.sweep.announcer import Announcer
 from orchestrator.sweep.attempt import Attempt
 from orchestrator.sweep.deployment_work import DeploymentWork
 from orchestrator.sweep.detect_dialect import EndpointDialect
@@ -218,7 +219,7 @@ class CapacitySearch:
             Replicas((), (self.target,), own_host=OwnHost()),
             cluster.clients(clients, {}),
             stopped=self._has_waited_enough,
-            tell=self.tell,
+            announcer=Announcer(self.tell),
             lead_s=START_LEAD_S,
             keeps=True,
         )

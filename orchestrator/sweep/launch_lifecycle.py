@@ -41,6 +41,7 @@ from orchestrator.sweep.deployment_work import (
     expected_s,
 )
 from orchestrator.sweep.engine_start import EngineStart, LaunchHooks, SweepStopped
+from orchestrator.sweep.launch_notes import LaunchNotes
 from orchestrator.sweep.launch_state import Announced, LaunchEvent
 from orchestrator.sweep.measure import Measurer
 from orchestrator.sweep.outlook import Outlook
@@ -97,12 +98,13 @@ class LaunchLifecycle:
         self._outlook = outlook
         self._deployment = work.deployment
         self._launch_record = context.state.launch(work.deployment)
+        self._notes = LaunchNotes(context, work.deployment)
         hooks = LaunchHooks(
             on_hosts=self._announce_launch,
             on_wait=self._announce_occupied,
             is_better_off_elsewhere=partial(outlook.is_better_off_elsewhere, work.deployment),
         )
-        self._engine_start = EngineStart(context, work.deployment, nodes, hooks)
+        self._engine_start = EngineStart(context, work.deployment, nodes, self._notes, hooks)
         # which start of the deployment this is; its measurements belong to that start
         self._start_index = work.start
         self._nodes = tuple(itertools.chain(*nodes))
@@ -136,7 +138,7 @@ class LaunchLifecycle:
             self._advance(LaunchEvent.STOP_BEGAN)
             try:
                 if self._context.stop.is_set() and occupied is None:
-                    self._engine_start.commit_first(failure)
+                    self._notes.commit_first(failure)
             finally:
                 self._engine_start.stop()
         if occupied is not None:
@@ -164,9 +166,9 @@ class LaunchLifecycle:
                 is_given_up = not self._count_failed_start(failure)
         try:
             if failure is not None and is_given_up:
-                give_up(self._context, self._outlook, self._work, failure, self._engine_start.row)
+                give_up(self._context, self._outlook, self._work, failure, self._notes.row)
         finally:
-            self._engine_start.commit(failure)
+            self._notes.commit(failure)
             self._advance(LaunchEvent.STOPPED)
             self._context.tell(Phase(self._deployment.label, PhaseName.ENDED))
 
@@ -179,7 +181,7 @@ class LaunchLifecycle:
             return
         self._launch_record.announced = Announced.LAUNCH
         self._work.follow_race()
-        launch_id = self._engine_start.row.launch_id
+        launch_id = self._notes.launch_id
         left = self._work.left
         where = f" on {', '.join(self._nodes)}" if self._nodes else ""
         text = f"launch {launch_id}{where}, {counted(left, 'measurement')} to do"
@@ -213,7 +215,7 @@ class LaunchLifecycle:
         except EngineFailure as error:
             return LaunchEnd(EndReason.FAILED, error.failure)
         self._advance(LaunchEvent.SERVING)
-        row = self._engine_start.row
+        row = self._notes.row
         start_s = (row.placed_s or 0.0) + (row.ready_s or 0.0)
         self._context.state.start_times.add(self._deployment, start_s)
         measurer = Measurer(
@@ -221,9 +223,7 @@ class LaunchLifecycle:
             self._context.borrow_clients(self._deployment.id),
             self._context.clock,
             self._context.stop.is_set,
-            self._context.tell,
-            self._deployment.label,
-            row.launch_id,
+            self._notes.announcer,
             taken_back=partial(self._context.taken_back, self._nodes),
         )
         try:
@@ -313,7 +313,7 @@ class LaunchLifecycle:
         self._context.tell(Phase(self._deployment.label, PhaseName.STORE, level_words(load)))
         measurement = replace(following.measurement, seed=load.seed)
         record = AttemptRecord(
-            self._deployment, point, measurement, attempt, load.attempt_id, self._engine_start.row
+            self._deployment, point, measurement, attempt, load.attempt_id, self._notes.row
         )
         committed = commit_attempt(self._context.store, record)
         took_s = self._context.clock.now_s() - began_s
@@ -329,7 +329,7 @@ class LaunchLifecycle:
         """
         path = load.dialect.path
         is_first = not self._count_text
-        emulated = self._engine_start.row.emulated
+        emulated = self._notes.row.emulated
         answers = measurer.first_answers(load)
         if answers is None:
             self._exchange_clients(measurer, len(measurer.clients.addresses))
@@ -343,18 +343,18 @@ class LaunchLifecycle:
             return None
         transport = measurer.replicas.kv_transport()
         if transport is not None:
-            self._engine_start.note_transport(transport)
+            self._notes.note_transport(transport)
         rows: list[AnswerRow] = []
         if answers is not None:
             rows = self._answer_rows(answers.replies, load)
-        self._engine_start.answers = rows
-        measurer.broken = [broken_output_text(broken) for broken in broken_output(rows)]
-        measurer.notes = () if rows else (NOT_KNOWN,)
+        self._notes.answers = rows
+        measurer.findings.broken = [broken_output_text(broken) for broken in broken_output(rows)]
+        measurer.findings.notes = () if rows else (NOT_KNOWN,)
         return None
 
     def _answer_rows(self, replies: Sequence[Reply], load: LoadPoint) -> list[AnswerRow]:
         """The rows of table ``answers`` for these replies to the fixed prompts."""
-        row = self._engine_start.row
+        row = self._notes.row
         secrets: list[str] = []
         for target in load.targets:
             secrets += target.secrets
@@ -379,7 +379,7 @@ class LaunchLifecycle:
         settings = self._deployment.settings
         attempt_id = new_ulid()
         dialect = self._engine_start.dialect(point.workload.api)
-        if dialect.path in measurer.unsalted:
+        if dialect.path in measurer.findings.unsalted:
             dialect = dialect.unsalted()
         else:
             dialect = dialect.salted(attempt_id)
@@ -447,7 +447,7 @@ class LaunchLifecycle:
         return is_tried_again
 
     def _tell(self, kind: str, text: str, measurement_id: str = "", **data: str) -> None:
-        launch_id = self._engine_start.row.launch_id
+        launch_id = self._notes.launch_id
         label = self._deployment.label
         self._context.tell(Event(kind, text, label, launch_id, measurement_id, data))
 

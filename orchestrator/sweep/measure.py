@@ -17,10 +17,10 @@ from orchestrator.base.errors import Failure, FailureKind, InputError
 from orchestrator.cluster.base import ClientLost, ClientReport
 from orchestrator.load.point import LoadPoint, Progress
 from orchestrator.load.rows import lost_requests
-from orchestrator.results.events import Event, Listener
 from orchestrator.results.outcomes import ErrorClass
-from orchestrator.results.phases import Phase, PhaseName, RequestProgress
+from orchestrator.results.phases import PhaseName, RequestProgress
 from orchestrator.sweep.adapter_trial import tried_adapters
+from orchestrator.sweep.announcer import Announcer
 from orchestrator.sweep.attempt import Attempt, Loaded, judged, nothing_ok, was_redirected
 from orchestrator.sweep.early_end import EarlyEnd, EarlyStop
 from orchestrator.sweep.fixed_prompts import fixed_prompts
@@ -87,33 +87,40 @@ class End:
 Watcher = Callable[[PointSnapshot], End | None]
 
 
+@dataclass(slots=True)
+class PromptFindings:
+    """What the fixed prompts have shown of the engines of a launch.
+
+    ``broken``: why their output makes no sense. ``notes``: sentences that are added to the reasons
+    of every verdict. ``unsalted``: paths of the APIs that refuse a cache_salt. ``adapter_notes``:
+    by path of an API and adapters, sentences on these adapters.
+    """
+
+    broken: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    unsalted: set[str] = field(default_factory=set)
+    adapter_notes: dict[tuple[str, tuple[str, ...]], Sequence[str]] = field(default_factory=dict)
+
+
 @dataclass
 class Measurer:
     """Measures load points on these replicas with these clients, which may be exchanged between two
     points.
 
-    ``stopped`` says whether the user asked to stop. ``tell`` hears what happens, under the
-    deployment's ``label``. ``lead_s``: seconds before the common start of the clients. ``keeps``:
-    what a point measured until the user stopped it is kept. ``broken``: why the replicas' output
-    makes no sense. ``notes``: sentences added to the reasons of every verdict. ``unsalted``: paths
-    of the APIs that refuse a cache_salt, see ``first_answers``. ``taken_back`` returns a failure if
-    the replicas' nodes will be gone within so many seconds.
+    ``stopped`` says whether the user asked to stop. ``lead_s``: seconds before the common start of
+    the clients. ``keeps``: what a point measured until the user stopped it is kept. ``findings``:
+    what the fixed prompts have shown so far. ``taken_back`` returns a failure if the replicas'
+    nodes will be gone within so many seconds.
     """
 
     replicas: Replicas
     clients: BorrowedClients
     clock: Clock = field(default_factory=Clock)
     stopped: Callable[[], bool] = lambda: False
-    tell: Listener = lambda item: None
-    label: str = ""
-    launch_id: str = ""
+    announcer: Announcer = field(default_factory=Announcer)
     lead_s: float = START_LEAD_S
     keeps: bool = False
-    broken: Sequence[str] = ()
-    notes: Sequence[str] = ()
-    unsalted: set[str] = field(default_factory=set)
-    # by API and adapters: what asking these adapters has shown
-    adapter_notes: dict[tuple[str, tuple[str, ...]], Sequence[str]] = field(default_factory=dict)
+    findings: PromptFindings = field(default_factory=PromptFindings)
     taken_back: Callable[[float], Failure | None] = lambda needs_s: None
 
     def measure(
@@ -131,8 +138,8 @@ class Measurer:
             return Attempt(failure=Failure(FailureKind.BAD_POINT, sentence))
         except ClientLost as error:
             return Attempt(failure=_client_lost(error))
-        attempt = judged(point, loaded, more_clients, self.broken)
-        reasons = [*attempt.verdict.reasons, *self.notes, *notes]
+        attempt = judged(point, loaded, more_clients, self.findings.broken)
+        reasons = [*attempt.verdict.reasons, *self.findings.notes, *notes]
         return replace(attempt, verdict=replace(attempt.verdict, reasons=reasons))
 
     def _notes_on_adapters(self, point: LoadPoint) -> Sequence[str]:
@@ -142,12 +149,13 @@ class Measurer:
         names = point.workload.adapter_names()
         if not names:
             return ()
-        asked = (point.dialect.path, names)
-        if asked not in self.adapter_notes:
-            self.tell(Phase(self.label, PhaseName.ANSWERS))
+        adapter_notes = self.findings.adapter_notes
+        key = (point.dialect.path, names)
+        if key not in adapter_notes:
+            self.announcer.phase(PhaseName.ANSWERS)
             trials = tried_adapters(partial(self.load_once, lead_s=0.0, store=False), point)
-            self.adapter_notes[asked] = [adapter_words(trial) for trial in trials]
-        return self.adapter_notes[asked]
+            adapter_notes[key] = [adapter_words(trial) for trial in trials]
+        return adapter_notes[key]
 
     def first_answers(self, point: LoadPoint) -> Loaded | None:
         """Send the fixed prompts, all at once, before the first point of an API. Nothing is stored.
@@ -156,7 +164,7 @@ class Measurer:
         its first requests or an endpoint only redirects them. It is None if a client was lost, or
         if the point cannot be run, because the first point will then fail in the same way.
         """
-        self.tell(Phase(self.label, PhaseName.ANSWERS))
+        self.announcer.phase(PhaseName.ANSWERS)
         try:
             loaded = self._load_accepted_prompts(point)
         except (InputError, ClientLost):
@@ -183,7 +191,7 @@ class Measurer:
             is_refused = loaded.failure is None and bool(classes) and classes <= REFUSALS
             if not is_refused:
                 if not is_salted:
-                    self.unsalted.add(point.dialect.path)
+                    self.findings.unsalted.add(point.dialect.path)
                 return loaded
         return loaded
 
@@ -203,7 +211,7 @@ class Measurer:
         """
         cache = self.replicas.fresh_cache(point.dialect)
         # preparing takes a minute where prompts are many and long
-        self.tell(Phase(self.label, PhaseName.WRITE_REQUESTS, level_words(point)))
+        self.announcer.phase(PhaseName.WRITE_REQUESTS, level_words(point))
         if self.clients.prepare(point, self.stopped) is None:
             now_ns = self.clock.unix_ns()
             return _nothing_loaded((now_ns, now_ns))
@@ -273,7 +281,7 @@ class Measurer:
             for gpu in node.lost_gpus:
                 text = f"{gpu.gpu_uuid} of {node.host} does not answer any more: {gpu.reason}"
                 data = {"host": node.host, "gpu_uuid": gpu.gpu_uuid}
-                self.tell(Event("gpu_lost", text, self.label, self.launch_id, data=data))
+                self.announcer.event("gpu_lost", text, data)
 
     def _await_idle(self) -> None:
         """Wait until the engine has dropped requests that were aborted, so that they do not disturb
@@ -375,7 +383,7 @@ class Measurer:
 
     def _died(self, failure: Failure, kind: str = "engine_died") -> Failure:
         """Tell of a failure that ends the launch, and return it. ``kind``: of the event."""
-        self.tell(Event(kind, failure.sentence, self.label, self.launch_id))
+        self.announcer.event(kind, failure.sentence)
         return failure
 
     def _show_load(
@@ -394,7 +402,7 @@ class Measurer:
             length_s = 0.0
         elif early_end is not None and early_end.end is None:
             length_s = 0.0  # a probe ends long before its limit, when its verdict is known
-        self.tell(Phase(self.label, name, level_words(point), snapshot.elapsed_s, length_s, counts))
+        self.announcer.phase(name, level_words(point), snapshot.elapsed_s, length_s, counts)
 
 
 @dataclass(slots=True)

@@ -29,9 +29,9 @@ from orchestrator.sweep.commit import how_it_ended, launch_row
 from orchestrator.sweep.competition import choose_next, not_started, race_of
 from orchestrator.sweep.context import SweepContext
 from orchestrator.sweep.deployment_work import DeploymentWork, WorkStage
-from orchestrator.sweep.engine_start import store_launch
 from orchestrator.sweep.followed_race import FollowedRace
 from orchestrator.sweep.launch_lifecycle import LaunchLifecycle, give_up, leave_out
+from orchestrator.sweep.launch_notes import store_launch
 from orchestrator.sweep.launch_queue import LaunchQueue
 from orchestrator.sweep.launch_state import LaunchEvent
 from orchestrator.sweep.left_to_measure import left_to_measure

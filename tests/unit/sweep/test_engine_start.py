@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -13,12 +12,9 @@ import pytest
 from orchestrator.base.errors import EngineFailure, FailureClass
 from orchestrator.catalog.accelerators import find, is_named
 from orchestrator.cluster.base import Allocation, DeadLog, HostLost
-from orchestrator.node.readiness import Ready
-from orchestrator.plan.model import Deployment
 from orchestrator.results.store import Store
 from orchestrator.spec.settings import EngineSettings, Hardware
 from orchestrator.sweep.engine_start import (
-    EngineStart,
     cache_of,
     check_accelerators,
     endpoint_key,
@@ -106,47 +102,6 @@ def test_accelerators_are_told_apart_by_all_words_of_their_names(
 def test_a_uuid_is_no_part_of_a_name() -> None:
     with pytest.raises(EngineFailure):
         check_accelerators(H100, [agent_with("NVIDIA L4 GPU-0a-h100-80gb")])
-
-
-@dataclass
-class StartStub:
-    """What ``EngineStart._note_ready`` uses of an EngineStart."""
-
-    _deployment: Deployment
-    _reported: dict[str, Any] = field(default_factory=dict)
-    told: list[tuple[str, str]] = field(default_factory=list)
-    noted: dict[str, Any] = field(default_factory=dict)
-
-    def _tell(self, kind: str, text: str) -> None:
-        self.told.append((kind, text))
-
-    def _note(self, **facts: Any) -> None:
-        self.noted |= facts
-
-
-@pytest.mark.parametrize(
-    ("version", "network", "kinds"),
-    [
-        ("0.32.1+cpu", "IB", []),
-        ("0.33.0", "IB", []),
-        ("0.34.0", "IB", ["other_version"]),
-        ("0.32.0", "Socket", ["network"]),
-        ("0.32.0", "not said", ["network"]),
-        (None, "IB", []),
-    ],
-)
-def test_another_version_and_a_slow_network_are_told_and_stored(
-    version: str | None, network: str, kinds: list[str]
-) -> None:
-    settings = EngineSettings(engine="vllm", model="m", pipeline_parallel_size=2, nnodes=2)
-    start = StartStub(
-        Deployment(id="d", label="d", settings=settings, hardware=H100, status="planned")
-    )
-    EngineStart._note_ready(start, "", Ready({"network": network}, version))  # type: ignore[arg-type]
-    assert [kind for kind, _ in start.told] == kinds
-    reported = json.loads(start.noted["engine_reported_json"])
-    assert reported["network"] == network
-    assert reported.get("flags_known_as_of") == ("0.33" if "other_version" in kinds else None)
 
 
 def test_an_accelerator_nobody_knows_is_not_judged() -> None:

@@ -14,6 +14,7 @@ from orchestrator.results.events import Event
 from orchestrator.results.phases import Phase, PhaseName
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Level, Slo
+from orchestrator.sweep.announcer import Announcer
 from orchestrator.sweep.attempt import Attempt
 from orchestrator.sweep.measure import (
     COMMIT_S,
@@ -50,7 +51,13 @@ def load_point(**given: Any) -> LoadPoint:
 
 def measurer(world: World, **given: Any) -> Measurer:
     replicas = Replicas([Placed(world, "L", [FakeAgent(world, "a")])], (TARGET,))  # type: ignore[list-item]
-    return Measurer(replicas, world.clients(2, {}), world.clock, tell=world.events.append, **given)  # type: ignore[arg-type]
+    return Measurer(
+        replicas,
+        world.clients(2, {}),
+        world.clock,
+        announcer=Announcer(world.events.append),
+        **given,
+    )  # type: ignore[arg-type]
 
 
 def measured(*script: Any, **given: Any) -> tuple[Attempt, World]:
@@ -275,7 +282,9 @@ def test_who_refuses_a_cache_salt_is_asked_without(
     assert [
         ("cache_salt" in one.dialect.extra_body, one.dialect.logprobs) for one in world.firsts
     ] == asked
-    assert made.unsalted == (set() if salts else {"/"}), "where all is refused, it is not the salt"
+    assert made.findings.unsalted == (set() if salts else {"/"}), (
+        "where all is refused, it is not the salt"
+    )
 
 
 def test_who_watches_hears_every_phase_and_the_death() -> None:
