@@ -169,7 +169,7 @@ PLACES = {
     ),
     "Arrivals": KeysOfModel(
         "`arrivals`",
-        "[Steps](load.md#steps), [Recorded traces](prompts-and-traces.md#recorded-traces)",
+        "[Steps](load.md#steps), [Recorded traces](traces.md)",
     ),
     "Slo": KeysOfModel("`slos`, each of them", "[Limits](load.md#slos)"),
     "PartLimits": KeysOfModel(
@@ -181,16 +181,12 @@ PLACES = {
     "Predictions": KeysOfModel("`predictions`", "[Predictions](../explained/predictions.md)"),
     "Documents": KeysOfModel("`documents`", "[Documents](workloads.md#documents)"),
     "Popularity": KeysOfModel("`popularity`"),
-    "HubDataset": KeysOfModel(
-        "`dataset`", "[Prompts from a file](prompts-and-traces.md#prompts-from-a-file)"
-    ),
+    "HubDataset": KeysOfModel("`dataset`", "[Prompts from a file](prompts.md)"),
     "PromptColumns": KeysOfModel(
         "`columns` of `kind: file`",
-        "[Prompts from a file](prompts-and-traces.md#prompts-from-a-file)",
+        "[Prompts from a file](prompts.md)",
     ),
-    "TraceColumns": KeysOfModel(
-        "`columns` of `kind: trace`", "[Recorded traces](prompts-and-traces.md#recorded-traces)"
-    ),
+    "TraceColumns": KeysOfModel("`columns` of `kind: trace`", "[Recorded traces](traces.md)"),
     "Keep": KeysOfModel("`keep`"),
     "LengthPair": KeysOfModel("`lengths`, each pair", "[Lengths](workloads.md#lengths)"),
     "MixPart": KeysOfModel("`parts`, each of them", "[Mixes](workloads.md#mixes)"),

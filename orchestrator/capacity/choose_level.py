@@ -2,7 +2,7 @@
 
 The choice depends only on what all probes of a tier have shown (``capacity/levels.py``), and not on
 their order. So a search that was interrupted can go on, and a claim can say whether its search had
-ended (docs/explained/claims.md).
+ended (docs/explained/capacity-search.md).
 
 1. Screening: the load is doubled or halved from the first guess until one level passes and a higher
    one fails.

@@ -1,8 +1,8 @@
 """Finds the highest load that holds the limits, by probing one level after the other.
 
-docs/explained/claims.md has the method. The next level depends only on the outcomes that the search
-was told, not on their order (``capacity/choose_level.py``). Tiers of limits share probes; the level
-of the tier about which least is known is probed first. A tier asks for nothing more once it is
+docs/explained/capacity-search.md has the method. The next level depends only on the outcomes that
+the search was told, not on their order (``capacity/choose_level.py``). Tiers of limits share
+probes; the level of the tier about which least is known is probed first. A tier asks for nothing more once it is
 dominated in a race (``capacity/race.py``), or once one of its probes has a verdict that no other
 load can change. Where the deployment is started more than once, the search explores on the first
 start, confirms what it found on the second, and stays on the second from then on.

@@ -1,6 +1,6 @@
 """How long the steps of an engine take, by formula.
 
-docs/explained/predictions.md explains the formulas. With pipeline stages, a token passes all of
+docs/explained/step-model.md explains the formulas. With pipeline stages, a token passes all of
 them, so every weight is read once per token, however many stages there are. But as many
 micro-batches as there are stages (or sequences, if these are fewer) are in flight at the same time,
 and they share the other work.

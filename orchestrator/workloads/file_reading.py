@@ -22,7 +22,7 @@ from orchestrator.spec.document import MOST_FILE_BYTES, read_at_most
 
 MOST_PROBLEMS = 5  # shown for one file; further ones are only counted
 DOCUMENTATION = (
-    "docs/reference/prompts-and-traces.md, 'Prompts from a file' and 'Recorded traces', shows how"
+    "docs/reference/prompts.md (texts) and docs/reference/traces.md (lengths and times) show how"
 )
 _DELIMITERS = ("\t", ";", ",")  # of two that fit equally well, the earlier one
 _T = TypeVar("_T")
@@ -40,7 +40,7 @@ _SIGNATURES = {
     codecs.BOM_UTF16_LE: ("UTF-16", "save it as UTF-8"),
     codecs.BOM_UTF16_BE: ("UTF-16", "save it as UTF-8"),
 }
-_AS_TRACE = "send it as a workload of 'kind: trace'; docs/reference/prompts-and-traces.md, 'Recorded traces'"
+_AS_TRACE = "send it as a workload of 'kind: trace'; docs/reference/traces.md"
 _BZIP2 = re.compile(rb"BZh[1-9]1AY&SY")
 # The columns by which a published trace is recognised, in lower case.
 _TRACES = {
