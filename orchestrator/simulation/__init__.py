@@ -5,7 +5,8 @@ model and committed as a sweep commits what it measured. Every row says that it 
 | file | what it does |
 |---|---|
 | ``refusals.py`` | what cannot be simulated, found before anything starts |
-| ``sweep.py`` | which deployment is next, launch by launch, with races and budgets |
+| ``sweep.py`` | launch by launch, with budgets, from where an earlier simulation ended |
+| ``queue.py`` | which deployment is next, with races and shortlists |
 | ``so_far.py`` | what the sweep has come to, which its launches read and add to |
 | ``launch.py`` | one launch, measurement after measurement |
 | ``stored.py`` | what an earlier simulation left, from which the next one goes on |

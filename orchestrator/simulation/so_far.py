@@ -11,18 +11,17 @@ from dataclasses import replace
 
 from orchestrator.base.errors import Failure
 from orchestrator.plan.model import Deployment, Plan
-from orchestrator.plan.order import queue_priority
 from orchestrator.results.events import Event, Listener
 from orchestrator.results.phases import Phase
 from orchestrator.results.records import Committed
 from orchestrator.results.store import Store
 from orchestrator.simulation.models import EngineModels
 from orchestrator.simulation.point import PointSimulator
+from orchestrator.simulation.queue import QueueOrder, SimulatedQueue
 from orchestrator.simulation.stored import LaunchesToRepeat
 from orchestrator.simulation.virtual_clock import VirtualClock
 from orchestrator.spec.experiment import Budget
 from orchestrator.sweep.budget import SweepBudget
-from orchestrator.sweep.competition import race_of, shortlist_of
 from orchestrator.sweep.deployment_work import DeploymentWork
 from orchestrator.sweep.launch_lifecycle import close
 from orchestrator.sweep.state import MeasurementCounts, SweepState
@@ -41,8 +40,9 @@ class SweepSoFar:
         self.points = PointSimulator(wants_gaps, plan.assumptions)
         self.models = EngineModels(plan)
         self.stored = LaunchesToRepeat()
-        self.priority = queue_priority(plan)
-        self.queued_s = 0.0  # estimated for all that is queued, when the launch that runs began
+        self._order = QueueOrder.of(plan)
+        # estimated for all that waits, when the launch that runs began
+        self._left_s = 0.0
         self._listener = listener
         self._stop = stop
         self.begin({})
@@ -57,11 +57,7 @@ class SweepSoFar:
         self.budget = SweepBudget(_without_wall_time(plan.budget), self.state, self._now_s)
         self.launches: Counter[str] = Counter()  # deployment id -> number of committed launches
         self._events: list[Event] = []  # since the last commit of a launch
-        race = race_of(plan)
-        self.shortlist = shortlist_of(plan, race, self.priority)
-        self.queued: dict[str, DeploymentWork] = {}
-        for deployment in plan.runnable():
-            self.queued[deployment.id] = DeploymentWork(plan, deployment, committed, race=race)
+        self.queue = SimulatedQueue(plan, self._order, committed)
 
     def _now_s(self) -> float:
         return self.clock.now_s
@@ -100,19 +96,16 @@ class SweepSoFar:
         else:
             close(self, self, work, committed, failure, given_up)
 
+    def note_left(self) -> None:
+        """Estimate anew how long it takes to simulate all that waits, before a launch begins."""
+        self._left_s = self.queue.left_s
+
     def left_s(self) -> float:
         """Estimated virtual seconds until all is simulated, when the launch that runs began."""
-        return self.queued_s
+        return self._left_s
 
     def should_yield(self, work: DeploymentWork) -> bool:
-        """Whether a launch should end so that others of its race are probed first."""
-        if not work.can_yield:
-            return False
-        for name, other in self.queued.items():
-            goes_first = not other.has_begun or other.standing > work.standing
-            if other is not work and self.shortlist.has(name) and goes_first:
-                return True
-        return False
+        return self.queue.should_yield(work)
 
     def is_better_off_elsewhere(self, deployment: Deployment) -> bool:
         """Whether a launch that waits for a host should queue again. No launch waits here, because

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from orchestrator.analysis.points import compute_ahead
 from orchestrator.base.text import counted
 from orchestrator.plan.model import Plan
-from orchestrator.plan.order import QueueClass, QueuePosition, queue_position
 from orchestrator.results.events import Event, Listener
 from orchestrator.results.manifest import Manifest
 from orchestrator.results.phases import SWEEP, Phase, SweepStep
@@ -34,8 +33,7 @@ from orchestrator.simulation.stored import (
     committed_launches,
 )
 from orchestrator.simulation.virtual_clock import ulid_at
-from orchestrator.sweep.competition import choose_next, not_started
-from orchestrator.sweep.deployment_work import DeploymentWork, WorkStage
+from orchestrator.sweep.competition import not_started
 from orchestrator.sweep.launch_lifecycle import leave_out
 from orchestrator.sweep.state import MeasurementCounts
 
@@ -65,20 +63,14 @@ class SimulatedSweep:
         self._store = store
         self._listener = listener
         self._stop = stop
-        # by deployment id: seconds that all of it takes, however much is stored already
-        self._whole_s: dict[str, float] = {}
-        for deployment in plan.runnable():
-            whole = DeploymentWork(plan, deployment, {})
-            self._whole_s[deployment.id] = whole.rest_s(extra_starts=1)
         self._named_files = 0
         self._so_far = SweepSoFar(plan, store, listener, stop)
-        self._idle: dict[str, DeploymentWork] = {}  # with nothing left, unless the race moves
 
     def run(self) -> SimulationReport:
         """Simulate everything that is left."""
         self._go_on()
         self._store.write_plan(self._plan.to_json())
-        total = self._left()
+        total = self._so_far.queue.left
         skipped = self._so_far.state.counts.skipped
         text = f"{counted(total, 'measurement')} to do, {skipped} already done"
         # told but not stored: what was there already is not part of the result
@@ -87,10 +79,10 @@ class SimulatedSweep:
         self._store.pooled.name_files_by(self._name_of_file)
         # never by time, so that the same files are written each time
         with self._store.computed.buffered(math.inf, time.monotonic):
-            while self._so_far.queued and not self._stop.is_set():
+            while self._so_far.queue.waiting and not self._stop.is_set():
                 self._next_launch()
             self._listener(Phase(SWEEP, SweepStep.STORE_FIGURES))
-        left = self._left()
+        left = self._so_far.queue.left
         if not left:
             compute_ahead(self._store)
         return SimulationReport(self._so_far.state.counts, self._so_far.clock.now_s, left)
@@ -119,14 +111,15 @@ class SimulatedSweep:
         committed = {attempt.measurement_id: attempt for attempt in attempts}
         committed |= first_ok(attempts)
         self._so_far.begin(committed)
-        self._idle = {}
         for launch in launches:
             self._so_far.launches[launch.manifest.deployment_id] += 1
             self._so_far.clock.unix_ns = max(
                 self._so_far.clock.unix_ns, launch.manifest.created_unix_ns
             )
         self._add_spent([launch.manifest for launch in launches])
-        for work in self._so_far.queued.values():  # after all exist: each sees what others hold
+        for (
+            work
+        ) in self._so_far.queue.waiting.values():  # after all exist: each sees what others hold
             if self._so_far.launches[work.deployment.id] and work.races:
                 work.yield_to_others()  # it has been launched before, and has yielded to others
             work.follow_race()
@@ -134,7 +127,8 @@ class SimulatedSweep:
                 MeasurementCounts(skipped=work.earlier.skipped, refused=work.earlier.refused)
             )
         self._put_aside()
-        self._so_far.shortlist.chosen |= self._so_far.launches.keys() & self._whole_s.keys()
+        runnable = {deployment.id for deployment in self._plan.runnable()}
+        self._so_far.queue.shortlist.chosen |= self._so_far.launches.keys() & runnable
 
     def _add_spent(self, launches: Sequence[Manifest]) -> None:
         """Add what committed launches used of the budget."""
@@ -145,23 +139,17 @@ class SimulatedSweep:
             if row.deployment_id in deployments:
                 self._so_far.state.spend(deployments[row.deployment_id], row.held_s or 0.0)
 
-    def _left(self) -> int:
-        """How many measurements are left of the deployments that will be started."""
-        return sum(work.left for work in self._so_far.shortlist.expected(dict(self._so_far.queued)))
-
     def _next_launch(self) -> None:
         """Simulate a launch of the deployment that is next."""
-        self._fill_shortlist()
-        self._so_far.queued_s = sum(
-            work.rest_s(extra_starts=1) for work in self._so_far.queued.values()
-        )
-        waiting = [name for name in self._so_far.queued if self._so_far.shortlist.has(name)]
-        if not waiting:
+        dropped = self._so_far.queue.fill_shortlist()
+        if dropped:
+            self._so_far.tell(not_started(dropped))
+        self._so_far.note_left()
+        work = self._so_far.queue.first
+        if work is None:
             if self._so_far.stored.are_left:
                 raise PlanChanged
             return
-        name = min(waiting, key=self._position)
-        work = self._so_far.queued[name]
         over = self._so_far.budget.over(work.deployment, work.first_s())
         if over is not None:
             leave_out(self._so_far, work, over)
@@ -169,51 +157,11 @@ class SimulatedSweep:
             SimulatedLaunch(self._so_far, work).run()
         self._put_aside()
 
-    def _position(self, name: str) -> QueuePosition:
-        """The place of a deployment in the queue: the smallest is next."""
-        work = self._so_far.queued[name]
-        queue_class = work.queue_class
-        priority = self._so_far.priority.get(name, 0.0)
-        if queue_class is QueueClass.CONTINUED:
-            priority = work.standing
-        parts = work.deployment.settings.engines.values()
-        spans_nodes = any(part.nnodes > 1 for part in parts)
-        return queue_position(queue_class, spans_nodes, priority, self._whole_s[name])
-
     def _put_aside(self) -> None:
-        """Take deployments out of the queue that have nothing left, and put back those that have
-        something left again because the race has moved.
-        """
-        for name, work in list(self._idle.items()):
-            work.follow_race()
-            if work.left:
-                self._so_far.queued[name] = self._idle.pop(name)
-        for name, work in list(self._so_far.queued.items()):
-            work.follow_race()
-            if work.left:
-                continue
-            self._idle[name] = self._so_far.queued.pop(name)
-            if work.stage is WorkStage.DOMINATED:
-                text = "it is not measured further: others hold more"
-                self._so_far.tell(Event("outraced", text, work.deployment.label))
-
-    def _fill_shortlist(self) -> None:
-        """If not all deployments are started: choose the next one, unless one that was chosen still
-        waits. Once no more may be started, the others are dropped.
-        """
-        shortlist = self._so_far.shortlist
-        others = shortlist.others(self._so_far.queued)
-        waits = any(
-            shortlist.has(name) and not work.has_begun for name, work in self._so_far.queued.items()
-        )
-        if not others or waits:
-            return
-        if not shortlist.left:
-            for name in others:
-                self._so_far.queued.pop(name).drop()
-            self._so_far.tell(not_started(len(others)))
-            return
-        choose_next(shortlist, self._so_far.queued, set(self._so_far.queued))
+        """Put deployments aside that have nothing left, and tell which of them are beaten."""
+        for work in self._so_far.queue.put_aside():
+            text = "it is not measured further: others hold more"
+            self._so_far.tell(Event("outraced", text, work.deployment.label))
 
     def _name_of_file(self) -> str:
         """The name of the next file with computed figures. It follows from the simulation alone."""

@@ -28,7 +28,7 @@ class Sweep:
 
     @property
     def work(self) -> DeploymentWork:
-        (work,) = self.so_far.queued.values()
+        (work,) = self.so_far.queue.waiting.values()
         return work
 
     def rows(self) -> list[LaunchRow]:

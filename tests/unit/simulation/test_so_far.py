@@ -39,7 +39,7 @@ def deployment_of(sweep: SweepSoFar, devices: int) -> Deployment:
 
 def test_every_deployment_is_queued_at_the_beginning(sweep_of: SweepOf) -> None:
     sweep = sweep_of()
-    assert set(sweep.queued) == {deployment.id for deployment in sweep.plan.deployments}
+    assert set(sweep.queue.waiting) == {deployment.id for deployment in sweep.plan.deployments}
     assert sweep.clock.now_s == 0
 
 
@@ -76,4 +76,4 @@ def test_a_point_that_would_exceed_the_budget_is_not_begun(
 
 def test_without_a_race_no_launch_yields(sweep_of: SweepOf) -> None:
     sweep = sweep_of()
-    assert not any(sweep.should_yield(work) for work in sweep.queued.values())
+    assert not any(sweep.should_yield(work) for work in sweep.queue.waiting.values())
