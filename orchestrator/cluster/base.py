@@ -112,6 +112,13 @@ class DeadLog(NamedTuple):
     log: bytes
 
 
+class ClientProcess(NamedTuple):
+    """Where the process of a client runs: the name of its host, and its pid there."""
+
+    host: str
+    pid: int
+
+
 @dataclass(frozen=True, slots=True)
 class ClientReport:
     """One client's share of a point: its rows, and the files in the store that hold them.

@@ -17,7 +17,7 @@ from orchestrator.base.errors import (
     ProblemsError,
     ResultsError,
 )
-from orchestrator.cluster.base import ClientReport
+from orchestrator.cluster.base import ClientProcess, ClientReport
 from orchestrator.cluster.calls import in_thread
 from orchestrator.load.client import LoadClient
 from orchestrator.load.point import LoadPoint
@@ -71,9 +71,9 @@ class ClientHost(LoadClient):
         self._point: LoadPoint | None = None
         self._writer = ""
 
-    def process(self) -> tuple[str, int]:
-        """Host name and pid, by which its CPU use is told from that of other programs."""
-        return socket.gethostname(), os.getpid()
+    def process(self) -> ClientProcess:
+        """Its own process, whose CPU use is thereby told from that of other programs."""
+        return ClientProcess(socket.gethostname(), os.getpid())
 
     def wall_ns(self) -> int:
         """This host's wall clock, to find its offset from the driver's."""

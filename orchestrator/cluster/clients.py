@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Generic, Protocol
 
 from orchestrator.base.errors import NoClient, PlacementError, ResultsError
 from orchestrator.base.redaction import redact
-from orchestrator.cluster.base import Avoidance, ClientLost, ClientReport, HostLost, Machine
+from orchestrator.cluster.base import (
+    Avoidance,
+    ClientLost,
+    ClientProcess,
+    ClientReport,
+    HostLost,
+    Machine,
+)
 from orchestrator.cluster.calls import CALL_LIMIT_S, Arguments, T, answer, answer_or_none
 from orchestrator.cluster.client_host import ClientHost
 from orchestrator.load.point import LoadPoint, Progress, SoFar
@@ -271,8 +278,8 @@ class BorrowedClients:
         return self.nodes_without_room | self._unfit
 
     @property
-    def processes(self) -> Sequence[tuple[str, int]]:
-        """Host name and pid of every client of this sweep, those of other launches included."""
+    def processes(self) -> Sequence[ClientProcess]:
+        """Every client of this sweep, those of other launches included."""
         return tuple(self._pool.processes)
 
     def release(self) -> None:
@@ -312,7 +319,7 @@ class ClientPool:
         self._lock = threading.Lock()
         self._idle: list[PooledClient] = []
         self._members: list[PooledClient] = []
-        self.processes: list[tuple[str, int]] = []  # host name and pid of every client ever started
+        self.processes: list[ClientProcess] = []  # of every client ever started
 
     def borrow(self, count: int, avoid: Mapping[str, Avoidance]) -> BorrowedClients:
         """``count`` clients (see ``Cluster.clients``), which lease a share of their hosts. Hosts

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from orchestrator.base.errors import Failure, FailureKind, PlacementError
-from orchestrator.cluster.base import HostLost
+from orchestrator.cluster.base import ClientProcess, HostLost
 from orchestrator.cluster.protocol import Placement
 from orchestrator.engines.networks import NOT_SAID
 from orchestrator.load.point import HostLoad, Target
@@ -121,11 +121,11 @@ class Replicas:
         by_address = {agent.allocation.address: agent for agent in agents_of(self._placements)}
         return list(by_address.values())
 
-    def end_hosts(self, clients: Sequence[tuple[str, int]]) -> list[HostLoad]:
+    def end_hosts(self, clients: Sequence[ClientProcess]) -> list[HostLoad]:
         """What other programs did on the engines' hosts since ``begin_metrics``; hosts that do not
         answer are missing.
 
-        ``clients``: host name and pid of this sweep's clients.
+        ``clients``: those of this sweep.
         """
         loads: list[HostLoad] = []
         for agent in self._agent_per_host():
@@ -135,7 +135,7 @@ class Replicas:
 
     def begin_metrics(
         self,
-        clients: Sequence[tuple[str, int]] = (),
+        clients: Sequence[ClientProcess] = (),
         own_clock: Callable[[], int] = time.time_ns,
     ) -> None:
         """Begin to read every replica's /metrics, to sample GPUs and hosts, and to note who else
@@ -143,7 +143,7 @@ class Replicas:
         nanoseconds.
         """
         if self._own_host is not None:
-            self._own_host.begin([pid for _, pid in clients])
+            self._own_host.begin([client.pid for client in clients])
         host_agents = self._agent_per_host()
         self._hosts = {}
         for address, name in host_names(host_agents).items():
@@ -217,12 +217,13 @@ def host_names(agents: Sequence[Agent]) -> dict[str, str]:
     return names
 
 
-def _ours(agent: Agent, clients: Sequence[tuple[str, int]]) -> set[int]:
-    """Pids of this sweep's driver and clients on the agent's host. ``clients``: host name and pid of
-    each client.
-    """
-    processes = [(socket.gethostname(), os.getpid()), *clients]
-    return {pid for host, pid in processes if host == agent.allocation.hostname}
+def _ours(agent: Agent, clients: Sequence[ClientProcess]) -> set[int]:
+    """Pids of this sweep's driver and clients on the agent's host."""
+    hostname = agent.allocation.hostname
+    pids = {client.pid for client in clients if client.host == hostname}
+    if socket.gethostname() == hostname:
+        pids.add(os.getpid())
+    return pids
 
 
 def _has_work(target: Target) -> bool:

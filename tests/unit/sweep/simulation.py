@@ -21,6 +21,7 @@ from orchestrator.cluster.base import (
     Allocation,
     Avoidance,
     ClientLost,
+    ClientProcess,
     ClientReport,
     DeadLog,
     Footprint,
@@ -424,7 +425,7 @@ class FakeClients:
     addresses: list[str]
     nodes: Sequence[str] = ()
     point: LoadPoint | None = None
-    processes: Sequence[tuple[str, int]] = ()
+    processes: Sequence[ClientProcess] = ()
 
     @property
     def nodes_without_room(self) -> set[str]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.base.errors import Failure, FailureKind
+from orchestrator.cluster.base import ClientProcess
 from orchestrator.engines.networks import NOT_SAID
 from orchestrator.load.point import Target
 from orchestrator.spec.dialect import Dialect
@@ -206,6 +207,6 @@ class FakeOwnHost:
 def test_beside_an_endpoint_the_own_host_is_sampled() -> None:
     own_host = FakeOwnHost()
     endpoint = replicas([], own_host=own_host)
-    endpoint.begin_metrics([("here", 7), ("here", 8)])
+    endpoint.begin_metrics([ClientProcess("here", 7), ClientProcess("here", 8)])
     assert own_host.clients == [7, 8]
     assert [telemetry.host for telemetry in endpoint.end_telemetry()] == ["here"]
