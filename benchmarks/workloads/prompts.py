@@ -1,6 +1,8 @@
 """How fast prompts of an exact length are made, on one core: 100,000 of token ids and of text.
 
-    python benchmarks/workloads/prompts.py --tokenizer FOLDER --prompts 100000 --tokens 512
+    python benchmarks/workloads/prompts.py --tokenizer FOLDER --corpus FILE --prompts 100000 --tokens 512
+
+With ``--corpus`` prompts are also cut out of a text, as ids and as text.
 
 Prompts are made one by one and thrown away, as a client does that writes ahead; with ``--tokenizer``
 one text in 50 is encoded again to say how many have another length.
@@ -10,12 +12,14 @@ from __future__ import annotations
 
 import argparse
 import time
+from pathlib import Path
 
 import numpy as np
 
 from orchestrator.spec.load import Lengths, Uniform
 from orchestrator.workloads.content import load_tokenizer, prompter
 from orchestrator.workloads.drawn import RandomWorkload
+from orchestrator.workloads.kind import Prompter
 
 CHECK_EVERY = 50
 
@@ -25,18 +29,22 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=100_000)
     parser.add_argument("--tokens", type=int, default=512, help="the mean of a uniform length")
     parser.add_argument("--tokenizer", help="a folder with tokenizer.json, for text")
+    parser.add_argument("--corpus", help="a text file, to cut prompts out of it")
     options = parser.parse_args()
-    measure(options, takes_ids=True)
-    measure(options, takes_ids=False)
+    for takes_ids in (True, False):
+        makes = prompter(takes_ids=takes_ids, tokenizer=options.tokenizer, vocabulary=None)
+        measure(options, makes, "ids" if takes_ids else type(makes).__name__)
+        if options.corpus:
+            slices = makes.slices(Path(options.corpus).read_text())
+            measure(options, slices, type(slices).__name__)
 
 
-def measure(options: argparse.Namespace, takes_ids: bool) -> None:
-    """Prints how long it takes to make all prompts of ids, or of text."""
+def measure(options: argparse.Namespace, makes: Prompter, name: str) -> None:
+    """Prints how long it takes to make all prompts. ``name``: of what makes them."""
     lengths = Uniform(min=options.tokens // 2, max=options.tokens * 3 // 2)
     workload = RandomWorkload(
         name="w", input_tokens=Lengths(uniform=lengths), output_tokens=Lengths(fixed=1)
     )
-    makes = prompter(takes_ids=takes_ids, tokenizer=options.tokenizer, vocabulary=None)
     tokenizer = load_tokenizer(options.tokenizer) if options.tokenizer else None
     kind = workload.requests(makes, seed=1)
     texts: list[tuple[int, str]] = []
@@ -48,7 +56,6 @@ def measure(options: argparse.Namespace, takes_ids: bool) -> None:
         elif session % CHECK_EVERY == 0:
             texts.append((kind.input_tokens(session, 0), flat))
     took_s = time.process_time() - started
-    name = "ids" if takes_ids else type(makes).__name__
     line = f"{name}: {options.prompts:,} prompts of {options.tokens} tokens in {took_s:.1f} s of the processor"
     if tokenizer is not None and texts:
         off = sum(

@@ -8,6 +8,7 @@ what the engine counted, and a point whose input is off by more than 1 % says so
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from orchestrator.base.errors import InputError
 from orchestrator.spec.load import TOKENS_PER_WORD
+from orchestrator.workloads.endless_text import EndlessText
 from orchestrator.workloads.kind import Part, Prompter, TokenIds
 
 # Token ids for an unknown model. Control tokens sit below 1,000 (Mistral's tekken reserves exactly
@@ -115,7 +117,7 @@ class TokenizedText:
         return self
 
     def slices(self, text: str) -> Prompter:
-        return TextSlices(self._tokenizer, text)
+        return TextSlices(self._tokenizer, text, self._words)
 
     def _trial_adds_up(self) -> bool:
         """Whether words in any order have as many tokens together as alone, in a trial of
@@ -166,62 +168,66 @@ class IdSlices:
 
 
 class TextSlices:
-    """Slices of a text that begin and end with its words and have the wanted number of tokens where
-    the tokenizer allows it. After its end the text begins again.
+    """Slices of a text that begin and end with its words and have the wanted number of tokens; where
+    its words do not come out even, a few common words are added. After its end the text begins
+    again.
     """
 
-    def __init__(self, tokenizer: Any, text: str) -> None:
+    def __init__(self, tokenizer: Any, text: str, words: Sequence[str]) -> None:
+        """``words``: of one token each, whatever stands before them."""
         self._tokenizer = tokenizer
-        words = _words_of(text)
-        encodings = tokenizer.encode_batch(words, add_special_tokens=False)
         self._words = words
-        # tokens of all words before each, alone: an estimate, because some merge with their neighbour
-        self._tokens_before = np.cumsum([0, *(len(encoding.ids) for encoding in encodings)])
+        self._text = EndlessText.of(tokenizer, text)
+        # Tokens of a slice beside those that the text has there: some tokenizers put one before every
+        # text. None: they differ from slice to slice, so each has to be counted.
+        self._added: int | None = 0
+        self._added = self._trial_of_added()
 
     def make(self, rng: np.random.Generator, tokens: int) -> Part:
-        """Takes words from a random one on, then adds or drops some at the end until the count is
-        right or would be exceeded; single words in place of those that are too long fill it up.
+        """Where slices had as many tokens as the text has there in a trial, one in CHECKED is
+        counted.
         """
-        start = int(rng.integers(len(self._words)))
-        count = self._words_for(start, tokens)
-        text = self._text(start, count)
+        wanted = max(tokens - (self._added or 0), 0)
+        text = ""
         for _ in range(MOST_CORRECTIONS):
+            cut = self._cut(rng, wanted)
+            text = self._made(rng, cut, wanted)
+            if self._added is not None and rng.integers(CHECKED):
+                break
             surplus = _tokens_of(self._tokenizer, text) - tokens
             if surplus == 0:
-                return text
-            if surplus < 0:
-                count += self._words_for(start + count, -surplus)
-            else:
-                count = max(count - max(1, surplus // 4), 1)
-                shorter = self._text(start, count)
-                missing = tokens - _tokens_of(self._tokenizer, shorter)
-                if count == 1 or 0 <= missing <= MOST_FILLED:
-                    return self._filled(shorter, max(missing, 0), tokens)
-            text = self._text(start, count)
+                break
+            text = self._made(rng, cut, max(wanted - surplus, 0))
+            if _tokens_of(self._tokenizer, text) == tokens:
+                break
         return text
 
-    def _words_for(self, start: int, tokens: int) -> int:
-        """How many words from a place on have about so many tokens; at least one."""
-        total = int(self._tokens_before[-1])
-        first = start % len(self._words)
-        wanted = int(self._tokens_before[first]) + tokens
-        more_rounds, rest = divmod(wanted, total)
-        end = int(np.searchsorted(self._tokens_before, rest, side="left"))
-        return max(more_rounds * len(self._words) + end - first, 1)
+    def _cut(self, rng: np.random.Generator, tokens: int) -> int:
+        """Where to begin, so that no more than MOST_FILLED tokens are missing, if that can be."""
+        for _ in range(MOST_CORRECTIONS):
+            cut = int(rng.integers(len(self._text.places)))
+            if tokens - self._text.longest_slice(cut, tokens).tokens <= MOST_FILLED:
+                break
+        return cut
 
-    def _text(self, start: int, count: int) -> str:
-        places = range(start, start + count)
-        return "".join(self._words[place % len(self._words)] for place in places)
+    def _made(self, rng: np.random.Generator, cut: int, tokens: int) -> str:
+        """A slice, and common words in place of the tokens that are missing."""
+        piece = self._text.longest_slice(cut, tokens)
+        choices = rng.integers(0, len(self._words), tokens - piece.tokens).tolist()
+        return piece.text + "".join(self._words[choice] for choice in choices)
 
-    def _filled(self, text: str, missing: int, tokens: int) -> str:
-        """A text with the missing tokens added as common words, of one token each in nearly every
-        vocabulary.
+    def _trial_of_added(self) -> int | None:
+        """How many tokens more than the text has there slices have, if it is the same for all
+        TRIAL_TEXTS of a trial.
         """
-        for word in WORDS:
-            longer = text + f" {word}" * missing
-            if _tokens_of(self._tokenizer, longer) == tokens:
-                return longer
-        return text
+        rng = np.random.default_rng(0)
+        lengths = rng.integers(1, 4 * TRIAL_WORDS, TRIAL_TEXTS).tolist()
+        texts = [self._made(rng, self._cut(rng, length), length) for length in lengths]
+        encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
+        added = {
+            len(encoding.ids) - length for encoding, length in zip(encodings, lengths, strict=True)
+        }
+        return added.pop() if len(added) == 1 else None
 
     def count(self, text: str) -> int | None:
         return _tokens_of(self._tokenizer, text)
@@ -230,7 +236,7 @@ class TextSlices:
         return TokenizedText(self._tokenizer)
 
     def slices(self, text: str) -> Prompter:
-        return TextSlices(self._tokenizer, text)
+        return TextSlices(self._tokenizer, text, self._words)
 
 
 class WordSlices:

@@ -7,7 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import (
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 from orchestrator.base.errors import InputError
 from orchestrator.workloads.content import (
@@ -194,12 +202,47 @@ def test_slices_as_text_have_the_tokens_asked_for_and_are_of_the_text(folder: Pa
     tokenizer = load_tokenizer(str(folder))
     slices = TokenizedText(tokenizer).slices(PROSE)
     assert isinstance(slices, TextSlices)
-    exact = 0
-    for seed in range(200):
-        text = str(slices.make(rng(seed), 5 + seed))
-        exact += len(tokenizer.encode(text, add_special_tokens=False).ids) == 5 + seed
-        assert text[: len(text) // 2] in PROSE * 2
-    assert exact >= 199
+    for seed in range(400):
+        text = str(slices.make(rng(seed), 20 + seed))
+        assert len(tokenizer.encode(text, add_special_tokens=False).ids) == 20 + seed
+        assert text[: len(text) // 2] in f" {PROSE}" * 2
+
+
+def trained_on_prose(tokenizer: Tokenizer) -> Tokenizer:
+    trainer = trainers.BpeTrainer(vocab_size=300, show_progress=False)
+    tokenizer.train_from_iterator([PROSE], trainer)
+    return tokenizer
+
+
+def test_slices_have_the_tokens_asked_for_where_one_is_put_before_every_text() -> None:
+    """As Llama 2 does, whose words begin with the sign that stands for a space."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("_"), normalizers.Replace(" ", "_")]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("_", "merged_with_next")
+    slices = TextSlices(trained_on_prose(tokenizer), PROSE, [" quick", " fox"])
+    assert slices._added == 1
+    counts = [len(tokenizer.encode(str(slices.make(rng(seed), 60))).ids) for seed in range(100)]
+    assert counts == [60] * 100
+
+
+def test_slices_whose_tokens_do_not_add_up_are_counted(folder: Path) -> None:
+    tokenizer = load_tokenizer(str(folder))
+    words_of_two_tokens = [" xq", " qx"]
+    slices = TextSlices(tokenizer, PROSE, words_of_two_tokens)
+    assert slices._added is None
+    texts = [str(slices.make(rng(seed), 60)) for seed in range(100)]
+    counts = [len(tokenizer.encode(text, add_special_tokens=False).ids) for text in texts]
+    assert counts == [60] * 100
+
+
+def test_the_shortest_slices_are_common_words(folder: Path) -> None:
+    tokenizer = load_tokenizer(str(folder))
+    slices = TokenizedText(tokenizer).slices(PROSE)
+    for seed in range(20):
+        text = str(slices.make(rng(seed), 1))
+        assert len(tokenizer.encode(text, add_special_tokens=False).ids) == 1
 
 
 def test_slices_without_a_tokenizer_are_words_of_the_text() -> None:

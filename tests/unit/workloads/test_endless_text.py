@@ -1,0 +1,103 @@
+"""Slices of a text have the tokens that the text has there, after its end, too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from orchestrator.workloads.endless_text import EndlessText
+
+PROSE = (
+    "The quick fox, it is said, jumps over the dog.\n\nThen - 12 days later - it, too, sleeps.\n"
+    * 9
+)
+CHINESE = "敏捷的狐狸，据说跳过了懒狗。十二天以后，它也睡着了！谁知道呢？没有人知道。" * 20
+# as Llama 3 splits a text: stops take the line breaks behind them
+WITH_BREAKS = r" ?[^\s\w]+[\r\n]*|\s*\w+|\s+"
+
+
+def trained(text: str, pre_tokenizer: Any) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizer
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=420,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([text] * 3, trainer)
+    return tokenizer
+
+
+GPT_2 = trained(PROSE, pre_tokenizers.ByteLevel(add_prefix_space=False))
+TRIMMED = trained(PROSE, pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=True))
+LLAMA_3 = trained(
+    PROSE,
+    pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(WITH_BREAKS), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    ),
+)
+OF_CHINESE = trained(CHINESE, pre_tokenizers.ByteLevel(add_prefix_space=False))
+TEXTS = {
+    "GPT 2": (GPT_2, PROSE),
+    "offsets without spaces": (TRIMMED, PROSE),
+    "Llama 3": (LLAMA_3, PROSE),
+    "Chinese": (OF_CHINESE, CHINESE),
+}
+ENDLESS = {name: EndlessText.of(tokenizer, text) for name, (tokenizer, text) in TEXTS.items()}
+
+
+def count(tokenizer: Tokenizer, text: str) -> int:
+    return len(tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+@given(st.sampled_from(sorted(TEXTS)), st.integers(0, 10_000), st.integers(0, 3_000))
+def test_a_slice_has_the_tokens_that_the_text_has_there(
+    name: str, number: int, most_tokens: int
+) -> None:
+    tokenizer, text = TEXTS[name]
+    endless = ENDLESS[name]
+    piece = endless.longest_slice(number % len(endless.places), most_tokens)
+    assert piece.tokens <= most_tokens
+    assert count(tokenizer, piece.text) == piece.tokens
+    assert piece.text in endless.text * 14
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_text_has_many_places_to_cut(name: str) -> None:
+    endless = ENDLESS[name]
+    tokens = count(TEXTS[name][0], endless.text)
+    assert len(endless.places) > tokens / 16
+    assert endless.tokens_of_round == tokens
+
+
+def test_a_text_is_not_cut_within_a_token() -> None:
+    """A stop and the line breaks behind it are one token."""
+    endless = ENDLESS["Llama 3"]
+    after_stops = endless.text.index("\n\nThen")
+    assert after_stops not in endless.places
+    assert after_stops in ENDLESS["GPT 2"].places
+
+
+@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("characters", [40, 100, 1_000])
+def test_a_text_that_is_encoded_in_pieces_has_the_same_places(name: str, characters: int) -> None:
+    tokenizer, text = TEXTS[name]
+    in_pieces = EndlessText.of(tokenizer, text, piece_characters=characters)
+    whole = ENDLESS[name]
+    assert in_pieces.places.tolist() == whole.places.tolist()
+    assert in_pieces.tokens_before.tolist() == whole.tokens_before.tolist()
+
+
+def test_a_single_word_is_repeated() -> None:
+    endless = EndlessText.of(GPT_2, "sleeps")
+    tokens = count(GPT_2, " sleeps")
+    assert endless.longest_slice(0, 3 * tokens).text == " sleeps sleeps sleeps"
+    assert endless.longest_slice(0, tokens - 1).text == ""
