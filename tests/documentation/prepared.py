@@ -7,10 +7,12 @@ of the page name something that only its reader has, with what stands for them h
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
+import zipfile
 from collections.abc import Callable, Mapping
-from importlib.util import find_spec
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ import pytest
 from orchestrator.plan.make import make_plan
 from orchestrator.results.store import Store
 from orchestrator.spec.experiment import parse_experiment
-from tests.harness import MODEL, ROOT
+from tests.harness import MODEL, ROOT, free_port
 from tests.unit.plan.stored_sweeps import planned, store_attempt, store_sweep
 from tests.unit.predict.test_fit import measured
 from tests.unit.report.stores import commit_starts
@@ -118,14 +120,28 @@ def files_of_other_tools(folder: Path) -> Replacements:
 
 
 def published_points(folder: Path) -> Replacements:
-    """``core/`` as the wheel is unpacked there. Skips where there is none for this Python."""
-    package = find_spec("aiconfigurator_core")
-    if package is None or package.submodule_search_locations is None:
+    """``wheels/``, from which the wheel is downloaded. Skips where there is none for this Python.
+    The client is measured without its peers, for seconds.
+    """
+    try:
+        installed = distribution("aiconfigurator-core")
+    except PackageNotFoundError:
         pytest.skip("NOT RUN: aiconfigurator-core is not installed")
-    (installed,) = package.submodule_search_locations
-    (folder / "core").mkdir()
-    (folder / "core" / "aiconfigurator_core").symlink_to(installed)
-    return NOTHING_REPLACED
+    put_wheel(installed, folder / "wheels")
+    short = f"--scenarios start --tools c ours --repeats 1 --output measured --port {free_port()}"
+    return {"--scenarios streams512 open1000x1 start": short}
+
+
+def put_wheel(installed: Distribution, folder: Path) -> None:
+    """Packs what is installed of a distribution into a wheel again."""
+    (tag,) = re.findall(r"^Tag: (.+)$", installed.read_text("WHEEL") or "", re.MULTILINE)
+    name = installed.metadata["Name"].replace("-", "_")
+    folder.mkdir()
+    with zipfile.ZipFile(folder / f"{name}-{installed.version}-{tag}.whl", "w") as wheel:
+        for file in installed.files or ():
+            source = Path(str(installed.locate_file(file)))
+            if ".." not in file.parts and source.is_file():
+                wheel.write(source, str(file))
 
 
 def checkout_with_another_engine(folder: Path) -> Replacements:
