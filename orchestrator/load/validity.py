@@ -29,6 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from orchestrator.base.errors import ProblemsError
+from orchestrator.base.text import listed
 from orchestrator.load.point import ClientStats, HostLoad, LoadPoint
 from orchestrator.load.request_counts import MAX_SEND_DELAY_MS, RequestCounts
 from orchestrator.results.columns import NumberColumn, quantiles
@@ -37,7 +38,7 @@ from orchestrator.results.offered_rate import BEYOND_CHANCE, MAX_DIFFERENCE, sha
 from orchestrator.results.outcomes import BUFFERED_SHARE, MANY_TOKENS
 from orchestrator.results.records import EngineSide
 from orchestrator.results.validity import Validity
-from orchestrator.spec.load import Scale
+from orchestrator.spec.load import Scale, Workload
 from orchestrator.telemetry.gpu_condition import GpuCondition
 from orchestrator.workloads.fidelity import RATE_DIFFERS, fidelity_of
 from orchestrator.workloads.segments import uncounted
@@ -672,11 +673,20 @@ def _notes_on_drafts(evidence: dict[str, float], point: LoadPoint) -> list[str]:
     note = f"{evidence['spec_accepted_share']:.1%} of drafted tokens were accepted"
     if "spec_accepted_length" in evidence:
         note += f", {evidence['spec_accepted_length']:.2f} tokens a step"
+    random_parts = _random_parts(point.workload)
     if point.workload.content_source() == "random":
         note += ": this says nothing about real text, because prompts are random"
+    elif random_parts:
+        note += f": this is not the share of real text, because {listed(random_parts)} "
+        note += "send random prompts" if len(random_parts) > 1 else "sends random prompts"
     elif point.dialect.length_control not in ("natural", "none"):
         note += ", also behind the end that the model would have made: lengths are forced"
     return [note]
+
+
+def _random_parts(workload: Workload) -> list[str]:
+    """The parts of a mix whose prompts are random; of a workload that is no mix, itself if so."""
+    return [part.name for part in workload.with_parts() if part.content_source() == "random"]
 
 
 def _notes_on_the_rate(evidence: dict[str, float], point: LoadPoint) -> list[str]:

@@ -727,6 +727,25 @@ def test_accepted_drafts_are_flagged_where_prompts_are_random(tmp_path: Path) ->
     assert forced.endswith("lengths are forced")
 
 
+def test_accepted_drafts_of_a_mix_name_the_parts_that_are_random(tmp_path: Path) -> None:
+    keys = {"input_tokens": 100, "output_tokens": 10}
+    text = {"content": {"text": str(tmp_path / "corpus.txt")}}
+
+    def mix(**contents: dict[str, Any]) -> Workload:
+        parts = [
+            {"workload": name, "content": keys | content | {"name": name}}
+            for name, content in contents.items()
+        ]
+        return Workload.model_validate({"name": "office", "kind": "mix", "parts": parts})
+
+    (one,) = drafts(mix(code=text, chat={}), length_control="natural")
+    assert one.endswith("not the share of real text, because chat sends random prompts")
+    (two,) = drafts(mix(code=text, chat={}, rag={}), length_control="natural")
+    assert two.endswith("because chat, rag send random prompts")
+    (all_random,) = drafts(mix(chat={}, rag={}))
+    assert all_random.endswith("says nothing about real text, because prompts are random")
+
+
 def test_a_trace_at_another_rate_says_how(tmp_path: Path) -> None:
     workload = trace(tmp_path / "t.csv", traces.AZURE_2023)
     recorded = workload.recorded_rate()
