@@ -11,13 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from jinja2 import TemplateError
 
 from orchestrator.base.arrays import Bools, Ints
+from orchestrator.load.prompt_tokens import PromptTokens, TooManyCharactersError
 from orchestrator.load.requests import Assignment
 from orchestrator.load.schedule import kind_of
 from orchestrator.results.outcomes import RequestStatus
@@ -31,6 +34,7 @@ from orchestrator.workloads.segments import (
     NameOfDraw,
     PromptContents,
     known_parts,
+    parts_of_texts,
     share_tokens,
 )
 from orchestrator.workloads.trace import TraceRequests
@@ -39,7 +43,12 @@ COLUMN = "expected_cached_tokens"
 # Of a point; more would keep a client busy for minutes after its load.
 MOST_SESSIONS = 500_000
 ROWS_AT_ONCE = 100_000  # that are read and written again
-_NEEDED = ("request_index", "session", "turn", "phase", "status", "output_tokens", "part")
+_NEEDED = (
+    *("request_index", "session", "turn", "phase", "status", "output_tokens", "part"),
+    "input_tokens",
+)
+# Share of requests with a text whose prompt the engine may count otherwise than its tokenizer here.
+MOST_MISCOUNTED = 0.01
 
 
 def with_expected_hits(requests: RowFile, assignment: Assignment) -> RowFile:
@@ -53,10 +62,14 @@ def with_expected_hits(requests: RowFile, assignment: Assignment) -> RowFile:
     if block_tokens is None or not requests.rows:
         return requests
     parts = known_parts(point.workload, assignment.kind)
+    of_texts = parts_of_texts(point.workload, assignment.kind)
+    if of_texts:
+        counted = _with_texts(requests, assignment, block_tokens, parts, of_texts)
+        if counted is not None:
+            return counted
     if not parts:
         return requests
-    with pq.ParquetFile(requests.open()) as file:
-        answered = _Answered.of(file.read(list(_NEEDED), use_threads=False), parts)
+    answered = _answered_in(requests, parts)
     if not share_tokens(point.workload):
         expected: Ints = np.zeros(requests.rows, np.int64)
     elif answered.sessions.size and int(answered.sessions.max()) < MOST_SESSIONS:
@@ -64,6 +77,39 @@ def with_expected_hits(requests: RowFile, assignment: Assignment) -> RowFile:
     else:
         return requests
     return _rewritten(requests, pa.array(expected, pa.int32(), mask=~answered.is_counted))
+
+
+def _with_texts(
+    requests: RowFile,
+    assignment: Assignment,
+    block_tokens: int,
+    parts: frozenset[str | None],
+    of_texts: frozenset[str | None],
+) -> RowFile | None:
+    """The rows with the expected hits of texts too; None where nobody here can count their tokens
+    as the engine does. ``of_texts``: the parts that are texts.
+    """
+    answered = _answered_in(requests, parts | of_texts)
+    if not answered.sessions.size or int(answered.sessions.max()) >= MOST_SESSIONS:
+        return None
+    texts = PromptTokens.of(assignment.point)
+    if texts is None:
+        return None
+    expectation = _Expectation(assignment, block_tokens, parts | of_texts, texts)
+    try:
+        expected = expectation.of(answered)
+    except (TooManyCharactersError, TemplateError):
+        return None
+    is_text = _is_of(answered.parts, of_texts) & answered.is_counted
+    is_miscounted = is_text & (expectation.prompt_tokens != answered.prompt_tokens)
+    if np.count_nonzero(is_miscounted) > MOST_MISCOUNTED * np.count_nonzero(is_text):
+        return None
+    return _rewritten(requests, pa.array(expected, pa.int32(), mask=~answered.is_counted))
+
+
+def _answered_in(requests: RowFile, parts: frozenset[str | None]) -> _Answered:
+    with pq.ParquetFile(requests.open()) as file:
+        return _Answered.of(file.read(list(_NEEDED), use_threads=False), parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +121,8 @@ class _Answered:
     is_warmup: Bools
     is_counted: Bools  # was answered, and is of a part whose prompts are known
     answer_tokens: Ints
+    prompt_tokens: Ints  # as the engine counted them
+    parts: pa.ChunkedArray
 
     @classmethod
     def of(cls, rows: pa.Table, parts: frozenset[str | None]) -> _Answered:
@@ -89,6 +137,8 @@ class _Answered:
             is_warmup=_equals(rows["phase"], "warmup"),
             is_counted=_equals(rows["status"], RequestStatus.OK) & _is_of(rows["part"], parts),
             answer_tokens=_whole(rows["output_tokens"]),
+            prompt_tokens=_whole(rows["input_tokens"]),
+            parts=rows["part"],
         )
 
     def by_session(self) -> Iterator[tuple[int, list[int]]]:
@@ -127,24 +177,39 @@ def _whole(column: pa.ChunkedArray) -> Ints:
     return np.asarray(column.fill_null(0).to_numpy(), np.int64)
 
 
+class _Taken(NamedTuple):
+    """How many tokens of a prompt were held before, and how many it has."""
+
+    hit_tokens: int
+    prompt_tokens: int
+
+
 class _Expectation:
     """The expected hits of a client's requests. Each target has a cache of its own."""
 
     def __init__(
-        self, assignment: Assignment, block_tokens: int, parts: frozenset[str | None]
+        self,
+        assignment: Assignment,
+        block_tokens: int,
+        parts: frozenset[str | None],
+        texts: PromptTokens | None = None,
     ) -> None:
-        """``parts``: whose prompts are known; other parts have no tokens in common with them."""
+        """``parts``: whose prompts are known; other parts have no tokens in common with them.
+        ``texts``: counts those that are texts of a file; None: no part has any.
+        """
         point = assignment.point
         self._parts = parts
         self._assignment = assignment
         self._kind = _named(assignment)
-        self._contents = PromptContents(self._kind)
+        self._contents = PromptContents(self._kind, texts)
         self._caches = [EndlessCache(block_tokens) for _ in point.targets]
         self._knows_answers = _returns_answers(point.dialect)
+        self.prompt_tokens: Ints = np.zeros(0, np.int64)  # of each row, as counted here
 
     def of(self, answered: _Answered) -> Ints:
         """The tokens of each row; 0 where a request is not counted."""
         expected: Ints = np.zeros(len(answered.sessions), np.int64)
+        self.prompt_tokens = np.zeros(len(answered.sessions), np.int64)
         schedule = self._assignment.schedule
         next_session = 0  # all before it were looked at
         for session, places in answered.by_session():
@@ -155,19 +220,21 @@ class _Expectation:
             for place in places:
                 turn = int(answered.turns[place])
                 answer_tokens = int(answered.answer_tokens[place])
-                expected[place] = self._take(session, turn, answered.phase(place), answer_tokens)
+                taken = self._take(session, turn, answered.phase(place), answer_tokens)
+                expected[place] = taken.hit_tokens
+                self.prompt_tokens[place] = taken.prompt_tokens
             self._contents.forget(session)
         return expected
 
-    def _take(self, session: int, turn: int, phase: str, answer_tokens: int) -> int:
-        """The expected hits of a request that was answered."""
+    def _take(self, session: int, turn: int, phase: str, answer_tokens: int) -> _Taken:
+        """The prompt of a request that was answered, and its expected hits."""
         cache = self._caches[self._assignment.target(session)]
         segments = self._contents.segments(session, turn, phase)
         hit_tokens = cache.take(segments)
         answer = self._contents.answered(session, turn, answer_tokens)
         if answer is not None and self._knows_answers:
             cache.keep(segments, answer)
-        return hit_tokens
+        return _Taken(hit_tokens, sum(segment.tokens for segment in segments))
 
     def _take_from_others(self, session: int, near_phase: str) -> None:
         """Adds the prompts of a session that another client sent, as far as others share them.

@@ -379,7 +379,9 @@ class RequestCounts:
         expected = requests["expected_cached_tokens"]
         is_counted = is_ok & ~np.isnan(prompt)
         has_expected = is_counted & ~np.isnan(expected)
-        added = np.clip(prompt - requests["input_tokens_asked"], 0, None)
+        asked = requests["input_tokens_asked"]
+        # of a text nobody asked for a length, and what is expected of it has the template
+        added = np.where(asked > 0, np.clip(prompt - asked, 0, None), 0)
         self.sums.update(
             reports_of_hits=_sum(is_ok & ~np.isnan(requests["cached_tokens"])),
             cached_tokens=_sum(measured[is_counted]),

@@ -603,7 +603,7 @@ class FileRequests(WorkloadKind):
         self._answer_tokens = lru_cache(maxsize=None)(self._count_answer)
 
     def prompt(self, session: int, turn: int, phase: str, earlier: Sequence[Message]) -> Prompt:
-        index = self._index(session)
+        index = self.index(session)
         entry = self._entries[index]
         if self._counts_answers and not self._can_count:
             raise InputError(NO_TOKENIZER)
@@ -638,7 +638,7 @@ class FileRequests(WorkloadKind):
         """The parts of a prompt of given length: a name and its tokens. Parts of one name are equal
         tokens, as of ``_content_of_length``.
         """
-        index = self._index(session)
+        index = self.index(session)
         entry = self._entries[index]
         if not entry.blocks:
             return [(("entry", index), entry.input_tokens)]
@@ -651,20 +651,37 @@ class FileRequests(WorkloadKind):
         return parts
 
     @property
+    def has_texts(self) -> bool:
+        """Whether all prompts are texts that the file has as they are sent: none has pictures, token
+        ids or answers of the engine.
+        """
+        return all(_is_fixed_text(entry) for entry in self._entries)
+
+    def text(self, session: int, turn: int) -> tuple[Message, ...]:
+        """The messages of a prompt, where ``has_texts``."""
+        entry = self._entries[self.index(session)]
+        return _messages_of_turn(entry, turn, ()) if turn else entry.messages
+
+    def tools(self, session: int) -> Sequence[Any]:
+        """The tools that the requests of a session define."""
+        tools: Sequence[Any] = self._entries[self.index(session)].fields.get("tools", ())
+        return tools
+
+    @property
     def has_lengths(self) -> bool:
         """Whether the length of all prompts is known: none is a text, and none has tools."""
         return all(entry.input_tokens and not entry.has_tools for entry in self._entries)
 
     def turns(self, session: int) -> int:
-        return 1 + len(self._entries[self._index(session)].later_turns)
+        return 1 + len(self._entries[self.index(session)].later_turns)
 
     def input_tokens(self, session: int, turn: int) -> int:
-        entry = self._entries[self._index(session)]
+        entry = self._entries[self.index(session)]
         return 0 if "tools" in entry.fields else entry.input_tokens
 
     def output_tokens(self, session: int, turn: int) -> int:
         """0 where a recorded answer has the length and its tokens cannot be counted here."""
-        index = self._index(session)
+        index = self.index(session)
         length = self._entries[index].output_tokens
         if length is not None:
             return length
@@ -678,8 +695,15 @@ class FileRequests(WorkloadKind):
         tokens = self._prompter.count(answer or "")
         return 0 if tokens is None else max(tokens, 1)
 
-    def _index(self, session: int) -> int:
+    def index(self, session: int) -> int:
+        """Which entry a session sends."""
         return (self._first + session) % len(self._entries)
+
+
+def _is_fixed_text(entry: PromptEntry) -> bool:
+    is_as_recorded = all(turn.recorded for turn in entry.later_turns)
+    has_text = bool(entry.messages) and not entry.has_token_ids
+    return has_text and is_as_recorded and not any(entry.images())
 
 
 def _messages_of_turn(

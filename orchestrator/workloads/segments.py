@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -88,15 +88,34 @@ class NameOfDraw:
         return self
 
 
-class PromptContents:
-    """The segments of the prompts of one point."""
+class TextSegments(Protocol):
+    """Says which tokens the texts of a file have (load/prompt_tokens.py)."""
 
-    def __init__(self, kind: WorkloadKind) -> None:
+    def segments(self, messages: Sequence[Message], tools: Sequence[Any]) -> list[Segment]: ...
+
+
+class _Place(NamedTuple):
+    """A prompt of a file."""
+
+    entry: int
+    turn: int
+
+
+class PromptContents:
+    """The segments of the prompts of one point. ``texts``: of those that are texts of a file; None:
+    there is none of these.
+    """
+
+    def __init__(self, kind: WorkloadKind, texts: TextSegments | None = None) -> None:
         self._kind = kind
+        self._texts = texts
+        self._of_texts: dict[_Place, list[Segment]] = {}  # that were counted
         self._history: dict[int, list[Segment]] = {}  # by session, until its last turn
         self._of_parts: dict[str, PromptContents] = {}  # of a mix
         if isinstance(kind, MixRequests):
-            self._of_parts = {name: PromptContents(part) for name, part in kind.kinds.items()}
+            self._of_parts = {
+                name: PromptContents(part, texts) for name, part in kind.kinds.items()
+            }
 
     def segments(self, session: int, turn: int, phase: str) -> list[Segment]:
         """The segments of a prompt; the turns before it must be over. LoRA adapters compute other
@@ -113,6 +132,8 @@ class PromptContents:
             place = self._kind.place(session)
             of_part = self._of_parts[place.part].segments(place.session, turn, phase)
             return [_of_part(place.part, segment) for segment in of_part]
+        if isinstance(self._kind, FileRequests) and self._texts and self._kind.has_texts:
+            return self._segments_of_text(self._kind, self._texts, session, turn)
         if isinstance(self._kind, FileRequests):
             return [Segment(*part) for part in self._kind.parts(session)]
         if isinstance(self._kind, TraceRequests):
@@ -128,6 +149,15 @@ class PromptContents:
         self._history[session] += user
         return segments
 
+    def _segments_of_text(
+        self, kind: FileRequests, texts: TextSegments, session: int, turn: int
+    ) -> list[Segment]:
+        place = _Place(kind.index(session), turn)
+        if place not in self._of_texts:
+            messages = kind.text(session, turn)
+            self._of_texts[place] = texts.segments(messages, kind.tools(session))
+        return self._of_texts[place]
+
     def answered(self, session: int, turn: int, tokens: int) -> Segment | None:
         """The segment of an answer, which the next turn contains; None if there is no next turn."""
         answer = self._answered(session, turn, tokens)
@@ -141,8 +171,8 @@ class PromptContents:
             place = self._kind.place(session)
             answer = self._of_parts[place.part].answered(place.session, turn, tokens)
             return None if answer is None else _of_part(place.part, answer)
-        if not self._kind.has_sessions or isinstance(self._kind, TraceRequests):
-            return None  # what a trace says next is in its own prompts
+        if not self._kind.has_sessions or isinstance(self._kind, FileRequests | TraceRequests):
+            return None  # what a file or a trace says next is in its own prompts
         if turn + 1 >= self._kind.turns(session):
             self._history.pop(session, None)
             return None
@@ -165,7 +195,7 @@ class PromptContents:
             place = self._kind.place(session)
             return self._of_parts[place.part].turns_shared_by_others(place.session)
         first = self._kind.first_turn(session)
-        if isinstance(self._kind, TraceRequests):
+        if isinstance(self._kind, FileRequests | TraceRequests):
             return range(first, self._kind.turns(session))
         return range(first, first + 1)
 
@@ -206,6 +236,20 @@ def known_parts(workload: Workload, kind: WorkloadKind) -> frozenset[str | None]
         for content in workload.contents
         if are_known(content, kind.kinds[content.name])
     )
+
+
+def parts_of_texts(workload: Workload, kind: WorkloadKind) -> frozenset[str | None]:
+    """The parts of a mix whose prompts are texts of a file, as ``known_parts``: a tokenizer can count
+    them. Tools that the workload adds to them are not counted.
+    """
+    if not isinstance(kind, MixRequests) or not isinstance(workload, MixWorkload):
+        is_text = isinstance(kind, FileRequests) and kind.has_texts and workload.tools is None
+        return frozenset({None}) if is_text else frozenset()
+    names: set[str] = set()
+    for content in workload.contents:
+        if parts_of_texts(content, kind.kinds[content.name]):
+            names.add(content.name)
+    return frozenset(names)
 
 
 class Uncounted(StrEnum):

@@ -7,6 +7,7 @@ much longer cycle. So a text that repeats the first cycle is what the model woul
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -165,6 +166,25 @@ def test_prefix_hits_are_the_expected_ones(facts: Facts, keys: dict[str, Any]) -
     evidence = attempt.verdict.evidence
     assert evidence["cached_share"] == pytest.approx(evidence["expected_cached_share"], abs=0.02)
     assert not any("sent before" in reason for reason in attempt.verdict.reasons)
+
+
+@pytest.mark.parametrize("api", ["completions", "chat"])
+def test_prefix_hits_of_texts_are_the_expected_ones(facts: Facts, api: str, tmp_path: Path) -> None:
+    instructions = ["Answer in one short line. " * 12, "Translate into plain English: " * 10]
+    entries = []
+    for number in range(8):
+        text = f"{instructions[number % 2]} {number} apples and {7 * number} pears."
+        entries.append({"messages": [{"role": "user", "content": text}]})
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("\n".join(map(json.dumps, entries)))
+    attempt = facts.load(facts.point(12, kind="file", api=api, prompts=str(file)))
+    of_requests = hits(rows_of(attempt))
+    assert None not in [expected for _, expected in of_requests]
+    assert sum(expected for _, expected in of_requests) > 0
+    block = facts.server.engine.cache_block_tokens(facts.server.settings, CPU)
+    assert block is not None
+    assert all(abs(measured - expected) <= block for measured, expected in of_requests)
+    assert not any("expectation" in reason for reason in attempt.verdict.reasons)
 
 
 def test_prompts_have_the_length_that_was_asked_for(facts: Facts) -> None:

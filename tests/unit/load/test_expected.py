@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
 
+from orchestrator.load import prompt_tokens
 from orchestrator.load.expected import with_expected_hits
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.load.requests import Assignment
 from orchestrator.results.outcomes import ErrorClass
 from orchestrator.results.row_writer import RowFile
 from orchestrator.results.schemas import REQUESTS
-from orchestrator.spec.dialect import Dialect
+from orchestrator.spec.dialect import ANY_TOOL_CHOICE, Dialect
 from orchestrator.spec.load import Level, Workload
 
 IDS = Dialect(
@@ -42,9 +46,15 @@ def point_of(block: int | None = 16, dialect: Dialect = IDS, **keys: Any) -> Loa
 
 
 def expected(
-    point: LoadPoint, client: int = 0, clients: int = 1, failed: tuple[int, ...] = ()
+    point: LoadPoint,
+    client: int = 0,
+    clients: int = 1,
+    failed: tuple[int, ...] = (),
+    counted: Callable[[int], int] | None = None,
 ) -> dict[int, int | None]:
-    """By request_index, what a client expects after it sent its share of a point."""
+    """By request_index, what a client expects after it sent its share of a point. ``counted``: the
+    tokens that the engine counts in the prompt of a session.
+    """
     assignment = Assignment.of(point, client, clients)
     rows: list[dict[str, Any]] = []
     for session in assignment.schedule.own_sessions():
@@ -56,6 +66,8 @@ def expected(
                 record.fail(ErrorClass.TIMEOUT, "no end")
             else:
                 record.output_tokens = record.output_tokens_asked
+            if counted is not None:
+                record.input_tokens = counted(session)
             rows.append({"measurement_id": "m", "attempt_id": "a", **asdict(record)})
     rows.reverse()  # the order in which requests end is any order
     table = pa.Table.from_pylist(rows, schema=REQUESTS)
@@ -199,3 +211,137 @@ def test_adapters_find_nothing_of_each_others_prompts() -> None:
     assert sorted(map(int, of_one.values())) == [0] + [64] * 11
     # each adapter computes the prefix once
     assert sorted(map(int, of_two.values())) == [0, 0] + [64] * 10
+
+
+CHAT = Dialect("openai_chat", "/v1/chat/completions", tool_choices=ANY_TOOL_CHOICE)
+TEXTS = Dialect("openai_completions", "/v1/completions")
+# as many tokens as words: a role, what was said, and the mark of the answer
+TEMPLATE = (
+    "{% for tool in tools or [] %}{{ tool.function.name }} {% endfor %}"
+    "{% for message in messages %}{{ message.role }} {{ message.content }} "
+    "{% for call in message.tool_calls or [] %}{{ call.function.arguments.city }} {% endfor %}"
+    "{% endfor %}assistant"
+)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    """The folder of a tokenizer that has a token for each word, and a template of chats."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    names = ["assistant", "system", "tool", "user", "weather", "Oslo", "Rome"]
+    words = {word: number for number, word in enumerate(["[UNK]", *map(str, range(100)), *names])}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return str(folder)
+
+
+def numbers(first: int, count: int) -> str:
+    """A text of so many tokens."""
+    return " ".join(map(str, range(first, first + count)))
+
+
+def point_of_file(model: str, folder: Path, entries: list[Any], **keys: Any) -> LoadPoint:
+    """A point whose requests send the entries once each, or as often as 12 requests do."""
+    path = folder / "prompts.jsonl"
+    path.write_text("\n".join(map(json.dumps, entries)))
+    content = {"kind": "file", "prompts": str(path), "input_tokens": None, "api": "chat"}
+    given = {name: value for name, value in (content | keys).items() if value is not None}
+    workload = Workload.model_validate({"name": "w", "output_tokens": 16, **given})
+    dialect = CHAT if given["api"] == "chat" else TEXTS
+    return replace(point_of(4, dialect), workload=workload, tokenizer=model)
+
+
+def test_texts_of_a_file_expect_what_an_earlier_one_began_with(model: str, tmp_path: Path) -> None:
+    texts = [numbers(0, 10), numbers(0, 7) + " 50 51", numbers(20, 9)]
+    entries = [{"prompt": text} for text in texts]
+    point = point_of_file(model, tmp_path, entries, api="completions")
+    hits = expected(point, counted=lambda session: len(texts[session % 3].split()))
+    # 7 tokens in common are one whole block of 4; later the same texts come again
+    assert [hits[index] for index in range(6)] == [0, 4, 0, 8, 8, 8]
+
+
+def test_chats_are_written_by_the_models_template(model: str, tmp_path: Path) -> None:
+    chats = [
+        [{"role": "system", "content": numbers(0, 9)}, {"role": "user", "content": said}]
+        for said in ("60", "61")
+    ]
+    point = point_of_file(model, tmp_path, [{"messages": chat} for chat in chats])
+    # system, nine words, user, one word, assistant
+    hits = expected(point, counted=lambda session: 13)
+    assert [hits[index] for index in range(4)] == [0, 8, 12, 12]
+
+
+def test_a_session_with_tools_expects_what_was_recorded(model: str, tmp_path: Path) -> None:
+    function = {"name": "weather", "arguments": '{"city": "Oslo"}'}
+    messages = [
+        {"role": "user", "content": numbers(0, 8)},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "c", "type": "function", "function": function}],
+        },
+        {"role": "tool", "tool_call_id": "c", "content": numbers(20, 5)},
+        {"role": "assistant", "content": "70"},
+        {"role": "user", "content": "71"},
+    ]
+    tool = {"type": "function", "function": {"name": "weather"}}
+    entries = [{"messages": messages, "tools": [tool]}]
+    point = replace(point_of_file(model, tmp_path, entries, use="sessions"), requests=3)
+    lengths = iter([11, 19, 23])
+    hits = expected(point, counted=lambda _: next(lengths))
+    # weather user 0 … 7 assistant | the same, Oslo tool 20 … 24 assistant | the same, 70 user 71 …
+    assert [hits[index] for index in range(3)] == [0, 8, 16]
+
+
+def test_what_the_engine_counts_otherwise_has_no_expectation(model: str, tmp_path: Path) -> None:
+    texts = [numbers(0, 10), numbers(0, 9)]
+    entries = [{"prompt": text} for text in texts]
+    point = point_of_file(model, tmp_path, entries, api="completions")
+    assert set(expected(point, counted=lambda session: 11).values()) == {None}
+    assert set(expected(replace(point, tokenizer=None)).values()) == {None}
+
+
+def test_more_text_than_can_be_counted_has_no_expectation(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    point = point_of_file(model, tmp_path, [{"prompt": numbers(0, 10)}], api="completions")
+    assert set(expected(point, counted=lambda session: 10).values()) == {0, 8}
+    monkeypatch.setattr(prompt_tokens, "MOST_CHARACTERS", 10)
+    assert set(expected(point, counted=lambda session: 10).values()) == {None}
+
+
+def test_a_chat_that_the_template_refuses_has_no_expectation(model: str, tmp_path: Path) -> None:
+    config = Path(model) / "tokenizer_config.json"
+    refusing = TEMPLATE + "{{ raise_exception('no') }}"
+    config.write_text(config.read_text().replace(json.dumps(TEMPLATE), json.dumps(refusing)))
+    point = point_of_file(model, tmp_path, [{"prompt": "1 2 3"}])
+    assert set(expected(point, counted=lambda session: 5).values()) == {None}
+    config.write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+    assert set(expected(point, counted=lambda session: 5).values()) == {None}
+
+
+def test_live_answers_in_sessions_of_a_file_have_no_expectation(model: str, tmp_path: Path) -> None:
+    said = [("user", "1 2 3 4"), ("assistant", "5"), ("user", "6")]
+    entries = [{"messages": [{"role": role, "content": text} for role, text in said]}]
+    point = point_of_file(model, tmp_path, entries, use="sessions")
+    assert set(expected(point, counted=lambda session: 6).values()) == {None}
+
+
+def test_the_texts_of_a_part_of_a_mix_are_expected_beside_the_others(
+    model: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(json.dumps({"prompt": numbers(0, 10)}))
+    texts = {"name": "texts", "kind": "file", "prompts": str(path), "output_tokens": 4}
+    drawn = {"name": "drawn", "input_tokens": 20, "output_tokens": 4, "shared_prefix_tokens": 8}
+    contents = {given["name"]: Workload.model_validate(given) for given in (texts, drawn)}
+    mix = {"name": "m", "kind": "mix", "parts": [{"workload": name} for name in contents]}
+    workload = Workload.model_validate(mix).with_contents(contents)
+    point = replace(point_of(4, TEXTS), workload=workload, tokenizer=None)
+    assert {None, 0, 8} == set(expected(point).values())
+    hits = expected(replace(point, tokenizer=model), counted=lambda session: 10)
+    assert set(hits.values()) == {0, 8}

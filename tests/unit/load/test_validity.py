@@ -660,6 +660,12 @@ def test_hits_of_what_was_never_sent_are_pollution() -> None:
     )
 
 
+def test_hits_of_texts_that_were_never_sent_are_pollution() -> None:
+    """Nobody asks for a text's length, and what is expected of it has the template's tokens."""
+    judged = hits([48], [0], input_tokens_asked=[0] * 400, input_tokens=[100] * 400)
+    assert "than this run had sent before (0.0%)" in judged.reasons[-1]
+
+
 def test_failed_requests_may_have_filled_the_cache() -> None:
     assert hits([48], [0]).reasons[-1].endswith("prompts of earlier runs")
     failed = {"status": ["ok"] * 399 + ["timeout"]}
