@@ -97,6 +97,12 @@ class RequestColumns:
                 has |= codes == code_of[text]
         return has
 
+    def count_by_text(self, name: str, chosen: Bools) -> Counter[str | None]:
+        """How many of the chosen rows hold each text; under None those that hold none."""
+        texts = [None, *self.texts[name]]  # in the order of their codes, which begin at -1
+        rows_by_code = np.bincount(self.codes[name][chosen] + 1, minlength=len(texts))
+        return Counter(dict(zip(texts, rows_by_code.tolist(), strict=True)))
+
     def where(self, chosen: Bools) -> RequestColumns:
         """The chosen rows."""
         numbers = {name: values[chosen] for name, values in self.numbers.items()}
@@ -243,7 +249,9 @@ class RequestCounts:
     """What is counted of the requests that were due from the beginning of the steady window on.
 
     ``sums``: how many there are of each kind, and sums of their columns. ``odd_ends``: how many
-    answers ended by each unusual finish reason. ``send_delay_ms``: how late requests were sent;
+    answers ended by each unusual finish reason. ``constraint_checked`` and ``constraint_violated``:
+    how many constrained answers of each part of a mix were checked, and are not what they had to
+    be; only under None where the workload is none. ``send_delay_ms``: how late requests were sent;
     ``e2e_from_due_s``: how long they took from when they were due. ``open`` and the end of the run
     are of all requests, warm-up included.
     """
@@ -264,6 +272,8 @@ class RequestCounts:
         self._after_last_due_s = 0.0
         self.sums: Counter[str] = Counter()
         self.odd_ends: Counter[str] = Counter()
+        self.constraint_checked: Counter[str | None] = Counter()
+        self.constraint_violated: Counter[str | None] = Counter()
         self.send_delay_ms = NumberColumn()
         self.e2e_from_due_s = NumberColumn()
         for part in slices(requests):
@@ -349,11 +359,14 @@ class RequestCounts:
         is_checked = is_constrained & ~np.isnan(met)
         cut_ends = filter(is_cut_end, requests.texts["finish_reason"])
         is_cut = requests.has_text("finish_reason", *cut_ends)
+        is_violated = is_checked & (met == 0)
         is_untold = is_constrained & np.isnan(met)
+        self.constraint_checked += requests.count_by_text("part", is_checked)
+        self.constraint_violated += requests.count_by_text("part", is_violated)
         self.sums.update(
             constrained=_sum(is_constrained),
             constraint_checked=_sum(is_checked),
-            constraint_violated=_sum(is_checked & (met == 0)),
+            constraint_violated=_sum(is_violated),
             constraint_cut=_sum(is_untold & is_cut),
             constraint_unchecked=_sum(is_untold & ~is_cut),
         )

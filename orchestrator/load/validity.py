@@ -470,9 +470,25 @@ def _exceeded(limits: Iterable[EvidenceLimit], evidence: dict[str, float]) -> li
 def _invalid(counts: RequestCounts, evidence: dict[str, float]) -> list[str]:
     if not len(counts):
         return ["no request was scheduled in the measured window"]
-    reasons = _exceeded([*INVALID, CONSTRAINT_VIOLATED], evidence)
+    reasons = _exceeded(INVALID, evidence) + _violated_constraints(counts)
     if evidence["ok_share"] == 0.0:
         reasons.append("not one request succeeded")
+    return reasons
+
+
+def _violated_constraints(counts: RequestCounts) -> list[str]:
+    """A sentence for each part of a mix whose constraint was not applied. Where it was applied in
+    every part, it was in the whole point.
+    """
+    reasons = []
+    parts = sorted(counts.constraint_checked, key=lambda part: part or "")
+    for part in parts:
+        share = counts.constraint_violated[part] / counts.constraint_checked[part]
+        evidence = {CONSTRAINT_VIOLATED.figure: share}
+        if not CONSTRAINT_VIOLATED.is_exceeded(evidence):
+            continue
+        reason = CONSTRAINT_VIOLATED.words(evidence)
+        reasons.append(reason if part is None else f"in part {part!r} {reason}")
     return reasons
 
 

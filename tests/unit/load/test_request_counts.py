@@ -100,3 +100,22 @@ def test_idle_slots_at_the_end_of_a_closed_loop_cost_throughput() -> None:
     rows = [due_at(0, 0.0, took_ms=1_000.0), due_at(1, 1_000.0, took_ms=1_000.0)]
     counts = counted(*rows, duration_s=None, requests=2)
     assert counts.lost_at_the_end(level) == pytest.approx(0.25)
+
+
+def test_constrained_answers_are_counted_by_part_and_without_a_part_by_none() -> None:
+    kinds: list[tuple[str | None, bool | None]] = [
+        ("forms", False),
+        ("chat", True),
+        (None, False),
+        ("forms", True),
+        ("forms", None),
+    ]
+    rows = [
+        due_at(index, index, part=part, constraint="regex", constraint_met=met)
+        for index, (part, met) in enumerate(kinds)
+    ]
+    free = due_at(9, 9.0, part="free")
+    failed = due_at(10, 10.0, part="lost", constraint="regex", status="error")
+    counts = counted(*rows, free, failed)
+    assert counts.constraint_checked == {"forms": 2, "chat": 1, None: 1}
+    assert counts.constraint_violated == {"forms": 1, None: 1}

@@ -5,6 +5,7 @@ accused.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -853,6 +854,41 @@ def test_a_constraint_that_was_not_applied_makes_a_point_invalid() -> None:
     assert judged.reasons[0].startswith("the constraint was not applied: 1.5% of the answers")
     # the answers that were cut tell nothing
     assert verdict(constrained(violated=2, cut=150)).validity == "invalid"
+
+
+def constrained_parts(violated: Mapping[str, int], checked: Mapping[str, int]) -> pa.Table:
+    """Constrained answers of the parts of a mix: how many of each were checked, and how many of
+    those are not what they had to be.
+    """
+    part: list[str] = []
+    met: list[bool] = []
+    for name, answers in checked.items():
+        wrong = violated.get(name, 0)
+        part += [name] * answers
+        met += [False] * wrong + [True] * (answers - wrong)
+    rows = len(part)
+    return table(rows, part=part, constraint=["regex"] * rows, constraint_met=met)
+
+
+def test_a_constraint_that_one_small_part_of_a_mix_violates_makes_the_point_invalid() -> None:
+    checked = {"chat": 397, "forms": 3}
+    of_parts = verdict(constrained_parts({"forms": 3}, checked))
+    assert of_parts.evidence["constraint_violated_share"] < 0.01
+    assert of_parts.validity == "invalid"
+    assert of_parts.reasons[0] == (
+        "in part 'forms' the constraint was not applied: 100.0% of the answers that were checked "
+        "are not what they had to be"
+    )
+
+
+def test_only_the_parts_that_violate_their_constraints_are_named() -> None:
+    checked = {"chat": 200, "forms": 100, "tools": 100}
+    judged = verdict(constrained_parts({"chat": 2, "forms": 100, "tools": 2}, checked))
+    reasons = [reason for reason in judged.reasons if "constraint" in reason]
+    assert [reason.split(" the constraint")[0] for reason in reasons] == [
+        "in part 'forms'",
+        "in part 'tools'",
+    ]
 
 
 def test_constrained_answers_have_the_length_that_they_have() -> None:
