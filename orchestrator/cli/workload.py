@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from orchestrator.spec.load import Workload
     from orchestrator.workloads.facts import PartFacts, SampledRequest, WorkloadFacts
     from orchestrator.workloads.kind import Prompter
+    from orchestrator.workloads.reuse import WorkloadReuse
 
 
 # How many requests are looked at where nobody says it: seconds of a core.
@@ -99,17 +100,17 @@ def show(
                     "kind": shown.kind,
                     "api": shown.api,
                     **asdict(facts),
-                    "cached_share": None if reuse is None else reuse.share,
-                    "parts": [_part_json(part) for part in parts],
+                    **_reuse_json(reuse),
+                    "parts": [_part_json(part, reuse) for part in parts],
                     "sample": [_sampled_json(example) for example in examples],
                 }
             )
             continue
         if number:
             click.echo()
-        for line in workload_lines(shown, facts, None if reuse is None else reuse.share):
+        for line in workload_lines(shown, facts, reuse):
             click.echo(line)
-        for line in part_lines(parts):
+        for line in part_lines(parts, reuse):
             click.echo(line)
         for line in sample_lines(examples):
             click.echo(line)
@@ -180,12 +181,21 @@ def _prompter(experiment: Experiment, shown: Workload, tokenizer: str | None) ->
     return prompter(takes_ids=takes_ids, tokenizer=tokenizer, vocabulary=None)
 
 
-def _part_json(part: PartFacts) -> dict[str, Any]:
+def _reuse_json(reuse: WorkloadReuse) -> dict[str, Any]:
+    of_all = reuse.of_all
+    return {
+        "cached_share": None if of_all is None else of_all.share,
+        "uncounted": list(reuse.uncounted),
+    }
+
+
+def _part_json(part: PartFacts, reuse: WorkloadReuse) -> dict[str, Any]:
     return {
         "name": part.workload.name,
         "kind": part.workload.kind,
         "share_of_sessions": part.share_of_sessions,
         "share_of_requests": part.share_of_requests,
+        **_reuse_json(reuse.of_part(part.workload)),
         "facts": None if part.facts is None else asdict(part.facts),
     }
 

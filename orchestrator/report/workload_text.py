@@ -19,18 +19,15 @@ from orchestrator.workloads.facts import (
     WorkloadFacts,
 )
 from orchestrator.workloads.file import FileWorkload
+from orchestrator.workloads.reuse import WorkloadReuse
 from orchestrator.workloads.trace import TraceWorkload
 
 WIDTH = 80
 _TITLES = ("mean", "p50", "p90", "p99", "max")
 
 
-def workload_lines(
-    workload: Workload, facts: WorkloadFacts, cached_share: float | None
-) -> Iterator[str]:
-    """A workload on a screen of 80 columns. ``cached_share``: of its prompts' tokens, what a prefix
-    cache of unlimited size would hold; None: not known.
-    """
+def workload_lines(workload: Workload, facts: WorkloadFacts, reuse: WorkloadReuse) -> Iterator[str]:
+    """A workload on a screen of 80 columns."""
     looked_at = counted(facts.requests, "request")
     if facts.turns is not None:
         looked_at += f" of {counted(facts.sessions, 'session')}"
@@ -43,8 +40,7 @@ def workload_lines(
     yield ""
     if facts.recording is not None:
         yield _recording(facts.recording)
-    if cached_share is not None:
-        yield f"reuse: an unlimited prefix cache would hold {cached_share:.1%} of prompt tokens"
+    yield from _folded(reuse_text(reuse))
     for phrase in beside_texts(workload, facts):
         yield from _folded(phrase)
     if facts.prompt_tokens is None:
@@ -60,7 +56,22 @@ def _recording(recording: Recording) -> str:
     return f"trace: {requests} in {sessions} {span}"
 
 
-def part_lines(parts: Sequence[PartFacts]) -> Iterator[str]:
+def reuse_text(reuse: WorkloadReuse) -> str:
+    """What a prefix cache of unlimited size would hold, or why that is not known."""
+    text = "reuse: "
+    known = reuse.of_known
+    if not reuse.is_complete:
+        text += "not known"
+        if reuse.uncounted:
+            text += f", because prompts hold {' and '.join(reuse.uncounted)}"
+        if known is not None:
+            text += "; of the other parts "
+    if known is not None:
+        text += f"an unlimited prefix cache would hold {known.share:.1%} of prompt tokens"
+    return text
+
+
+def part_lines(parts: Sequence[PartFacts], reuse: WorkloadReuse) -> Iterator[str]:
     """The parts of a mix, below it."""
     for part in parts:
         workload = part.workload
@@ -73,6 +84,7 @@ def part_lines(parts: Sequence[PartFacts]) -> Iterator[str]:
             yield "none of the requests that were looked at is of it"
             continue
         yield from _lengths(part.facts)
+        yield from _folded(reuse_text(reuse.of_part(workload)))
         for phrase in beside_texts(workload, part.facts):
             yield from _folded(phrase)
 

@@ -276,7 +276,7 @@ def uncounted(workload: Workload) -> list[Uncounted]:
             contents.add(Uncounted.FILE_TEXTS)
         if part.sends_images():
             contents.add(Uncounted.IMAGES)
-        if part.tools is not None:
+        if part.tools_at() is not None:
             contents.add(Uncounted.TOOLS)
     return [content for content in Uncounted if content in contents]
 

@@ -15,7 +15,7 @@ from orchestrator.workloads.facts import (
     sessions_within,
 )
 from orchestrator.workloads.file import FileWorkload
-from orchestrator.workloads.reuse import reuse_of
+from orchestrator.workloads.reuse import WorkloadReuse, reuse_of
 from orchestrator.workloads.segments import NameOfDraw
 
 LOOKED_AT = 1_000  # requests of each workload
@@ -24,13 +24,12 @@ LOOKED_AT = 1_000  # requests of each workload
 @dataclass(frozen=True, slots=True)
 class WorkloadDocument:
     """What the first requests of a workload hold. ``facts``: None where its file is gone or has
-    changed. ``cached_share``: of their prompt tokens, what a prefix cache of unlimited size would
-    hold; None: not known. ``parts``: of a mix, what its requests of each part hold.
+    changed; there is no ``reuse`` then. ``parts``: of a mix, what its requests of each part hold.
     """
 
     workload: Workload
     facts: WorkloadFacts | None
-    cached_share: float | None
+    reuse: WorkloadReuse | None
     parts: tuple[PartFacts, ...] = ()
 
 
@@ -50,4 +49,4 @@ def _document(workload: Workload, seed: int) -> WorkloadDocument:
     sessions = sessions_within(workload, workload.requests(NameOfDraw(), seed), LOOKED_AT)
     reuse = reuse_of(workload, seed, sessions)
     parts = facts_by_part(workload, NameOfDraw(), seed, LOOKED_AT)
-    return WorkloadDocument(workload, facts, None if reuse is None else reuse.share, tuple(parts))
+    return WorkloadDocument(workload, facts, reuse, tuple(parts))

@@ -48,7 +48,7 @@ from orchestrator.report.words import (
     short_model_text,
     slo_text,
 )
-from orchestrator.report.workload_text import beside_texts
+from orchestrator.report.workload_text import beside_texts, reuse_text
 from orchestrator.spec.load import Slo, load_text
 
 SCRIPTS = (
@@ -220,6 +220,7 @@ def page_html(
         left_out_counts=left_out_counts,
         left_out_text=left_out_text,
         beside_texts=beside_texts,
+        reuse_text=reuse_text,
         verdicts=VERDICTS,
         definitions=DEFINITIONS,
         explained_columns=explained_columns(),

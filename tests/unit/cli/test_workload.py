@@ -45,6 +45,26 @@ def test_all_workloads_are_shown(file: str) -> None:
     ]
 
 
+def test_reuse_is_shown_for_each_part_of_a_mix(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    mix = "  - {name: office, kind: mix, parts: [{workload: alone}, {workload: code}]}\n"
+    file.write_text(FILE.replace("shared_prefix_tokens: 10", "shared_prefix_tokens: 96") + mix)
+    (tmp_path / "corpus.txt").write_text("to be or not to be " * 10)
+    place = f"{file}:office"
+    lines = invoke("workload", "show", place, "--requests", "1000").stdout.splitlines()
+    of_mix, of_alone, of_code = [at for at, line in enumerate(lines) if line.startswith("reuse: ")]
+    why = "reuse: not known, because prompts hold slices of a text"
+    assert lines[of_mix].startswith(f"{why}; of the other parts")
+    assert lines[of_alone] == "reuse: an unlimited prefix cache would hold 76.0% of prompt tokens"
+    assert lines[of_code] == why
+    done = invoke("workload", "show", place, "--requests", "1000", "--format", "json")
+    [shown] = json.loads(done.stdout)["workloads"]
+    assert (shown["cached_share"], shown["uncounted"]) == (None, ["slices of a text"])
+    alone, code = shown["parts"]
+    assert alone["cached_share"] == pytest.approx(96 / 126, abs=0.005)
+    assert (code["cached_share"], code["uncounted"]) == (None, ["slices of a text"])
+
+
 def test_a_preset_is_shown_by_its_name() -> None:
     done = invoke("workload", "show", "rag", "--requests", "9")
     assert done.stdout.startswith("rag: random, api completions; 9 requests")

@@ -213,8 +213,8 @@ def test_what_a_mix_holds_is_shown_by_part() -> None:
 
 def test_parts_share_no_tokens_with_each_other() -> None:
     shared = {**RAG, "shared_prefix_tokens": 160}
-    alone = reuse_of(mix((1, shared), (1, {**RAG, "name": "other"})), 0, range(200))
-    both = reuse_of(mix((1, shared), (1, {**shared, "name": "other"})), 0, range(200))
+    alone = reuse_of(mix((1, shared), (1, {**RAG, "name": "other"})), 0, range(200)).of_all
+    both = reuse_of(mix((1, shared), (1, {**shared, "name": "other"})), 0, range(200)).of_all
     assert alone is not None and both is not None
     assert both.cached_tokens == 198 * 160, "each part has a prefix of its own"
     assert 0 < alone.cached_tokens < both.cached_tokens

@@ -101,7 +101,7 @@ def test_blocks_of_agents_are_those_of_their_row_with_its_subagents(tmp_path: Pa
     assert "1 session is a subagent" in workload.notes()
     hits = 128 + 256 + 48  # an engine computes the last block of a prompt in any case
     reuse = reuse_of(workload, 7, range(3))
-    assert reuse == Reuse(prompt_tokens=130 + 256 + 300 + 64 + 128, cached_tokens=hits)
+    assert reuse.of_all == Reuse(prompt_tokens=130 + 256 + 300 + 64 + 128, cached_tokens=hits)
     apart = trace(tmp_path / "two.jsonl", traces.WEKA.replace('"local"', '"global"'))
     assert apart.identity() != workload.identity()
 

@@ -28,7 +28,7 @@ def test_lengths_turns_and_reuse_of_the_first_requests() -> None:
     assert facts.turns is not None
     assert facts.turns.mean == 2
     # of prompts of 100 and 260 tokens, 159 of the second are known: 9 blocks of 16
-    assert document.cached_share == pytest.approx(144 / 360)
+    assert document.reuse.of_all.share == pytest.approx(144 / 360)
 
 
 def test_each_part_of_a_mix_has_its_own_lengths_turns_and_pauses() -> None:
@@ -43,6 +43,8 @@ def test_each_part_of_a_mix_has_its_own_lengths_turns_and_pauses() -> None:
     assert of_talk is not None and of_rag is not None
     assert (of_talk.turns.mean, of_talk.pauses_s.mean) == (2, 3)
     assert (of_rag.turns.mean, of_rag.prompt_tokens.p50) == (1, 900)
+    assert document.reuse.of_part(talk).of_all.share == pytest.approx(144 / 360)
+    assert document.reuse.of_part(rag).of_all.share == 0
     assert document.facts.requests == of_talk.requests + of_rag.requests
 
 
@@ -53,7 +55,8 @@ def test_texts_are_not_counted(tmp_path: Path) -> None:
     (document,) = workload_documents([Workload.model_validate(keys).resolved(str)], seed=0)
     assert document.facts is not None
     assert document.facts.prompt_tokens is None
-    assert document.cached_share is None
+    assert document.reuse is not None
+    assert document.reuse.of_all is None
     path.write_text("another\n")
     (changed,) = workload_documents(
         [Workload.model_validate(keys | {"prompts_digest": "0" * 16})], 0

@@ -14,6 +14,7 @@ from orchestrator.analysis.output_agreement import Agreement
 from orchestrator.analysis.prediction import PredictedStart
 from orchestrator.report.documents.answer import AnswerDocument
 from orchestrator.report.documents.launch import launch_documents
+from orchestrator.report.documents.workload import WorkloadDocument, workload_documents
 from orchestrator.report.page.environment import (
     EngineVersions,
     HardwareClass,
@@ -39,6 +40,7 @@ from orchestrator.report.page.payload import (
 from orchestrator.report.page.texts import DEFINITIONS, explained_columns
 from orchestrator.report.page.timelines import Timelines
 from orchestrator.results.records import LaunchRow
+from orchestrator.spec.load import Workload
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>"
 
@@ -87,12 +89,12 @@ def section(name: str) -> ExperimentSection:
     )
 
 
-def page(name: str) -> str:
+def page(name: str, workloads: tuple[WorkloadDocument, ...] = ()) -> str:
     document = PageDocument(
         uri=name,
         created=datetime(2026, 11, 28, tzinfo=UTC),
         answer=AnswerDocument(()),
-        experiments=(section(name),),
+        experiments=(replace(section(name), workloads=workloads),),
     )
     deployment = PageDeployment(
         name, 1, None, {"model": name}, None, PagePeaks(name, name, 1.0, 1.0), 0.0
@@ -130,6 +132,20 @@ def test_names_from_results_open_no_tag():
     assert "<script>alert" not in text
     assert "<img src=x" not in text
     assert text.count("&lt;/script&gt;&lt;script&gt;alert(1)") >= 20  # it stands everywhere
+
+
+def test_each_part_of_a_mix_has_its_reuse(tmp_path):
+    (tmp_path / "text.txt").write_text("one two three\n" * 20)
+    lengths = {"input_tokens": 32, "output_tokens": 8}
+    shared = {"name": "shared", "shared_prefix_tokens": 32, **lengths}
+    code = {"name": "code", "content": {"text": str(tmp_path / "text.txt")}, **lengths}
+    parts = [{"workload": part["name"], "content": part} for part in (shared, code)]
+    mix = Workload.model_validate({"name": "office", "kind": "mix", "parts": parts})
+    text = page("results/", tuple(workload_documents([mix], seed=0)))
+    of_mix, of_shared, of_code = re.findall(r"<tr><th scope=\"row\">(?:office).*?</tr>", text)
+    assert "<td>49.9 %</td>" in of_shared
+    assert "%</td>" not in of_mix + of_code
+    assert "reuse: not known, because prompts hold slices of a text; of the other parts" in text
 
 
 def test_figures_are_explained(html):
