@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from orchestrator.base.errors import InputError
+
 # All flags are passed on to emulator/flags.py, which also reads those of an emulator that a sweep
 # starts as an engine.
 _FLAGS_PASSED_ON = {
@@ -30,7 +32,11 @@ def emulator(argv: tuple[str, ...]) -> int:
         return int(ended.code or 0)
     from orchestrator.emulator.server import main
 
-    return main(options_of(arguments))
+    try:
+        options = options_of(arguments)
+    except (OSError, ValueError) as error:  # of the files that the flags name
+        raise InputError(str(error)) from None
+    return main(options)
 
 
 def _fit(argv: tuple[str, ...]) -> int:

@@ -29,3 +29,8 @@ def test_the_former_spelling_of_fit_names_the_new_one_and_fits(
         invoke("emulator", "fit", str(tmp_path))
     with pytest.raises(click.UsageError):
         invoke("emulator", "fit")
+
+
+def test_a_file_that_is_not_there_is_an_input_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"missing\.json"):
+        invoke("emulator", "--config", str(tmp_path / "missing.json"))
