@@ -74,8 +74,9 @@ def show(
     """
     import orjson
 
-    from orchestrator.cli.workload_file import experiment_at, workloads_at
+    from orchestrator.cli.workload_file import experiment_at, is_preset, workloads_at
     from orchestrator.report.workload_text import part_lines, sample_lines, workload_lines
+    from orchestrator.spec.load import PRESETS
     from orchestrator.workloads.facts import facts_by_part, facts_of, sampled, sessions_within
     from orchestrator.workloads.reuse import reuse_of
 
@@ -83,6 +84,7 @@ def show(
     workloads = workloads_at(experiment, place)
     if write is not None:
         _check_write(write, workloads)
+    source = PRESETS[place].source if is_preset(place) else None
     documents: list[dict[str, Any]] = []
     for number, shown in enumerate(workloads):
         prompter = _prompter(experiment, shown, tokenizer)
@@ -99,6 +101,7 @@ def show(
                     "name": shown.name,
                     "kind": shown.kind,
                     "api": shown.api,
+                    "source": source,
                     **asdict(facts),
                     **_reuse_json(reuse),
                     "parts": [_part_json(part, reuse) for part in parts],
@@ -108,7 +111,7 @@ def show(
             continue
         if number:
             click.echo()
-        for line in workload_lines(shown, facts, reuse):
+        for line in workload_lines(shown, facts, reuse, source):
             click.echo(line)
         for line in part_lines(parts, reuse):
             click.echo(line)

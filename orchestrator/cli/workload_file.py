@@ -39,10 +39,15 @@ def _split(place: str) -> _Place:
     return _Place(path, name) if path else _Place(place, None)
 
 
+def is_preset(place: str) -> bool:
+    """Whether ``place`` is the name of a preset, and not that of a file."""
+    return place in PRESETS.names() and not Path(place).exists()
+
+
 def experiment_at(place: str) -> Experiment:
     """The experiment file of ``FILE[:NAME]``, which may have workloads alone, or that of a preset."""
     path = _split(place).path
-    if place in PRESETS.names() and not Path(place).exists():
+    if is_preset(place):
         text = f"workloads: [{{name: {place}, preset: {place}}}]"
     else:
         text = read_file("experiment", path).decode(errors="replace")

@@ -26,8 +26,10 @@ WIDTH = 80
 _TITLES = ("mean", "p50", "p90", "p99", "max")
 
 
-def workload_lines(workload: Workload, facts: WorkloadFacts, reuse: WorkloadReuse) -> Iterator[str]:
-    """A workload on a screen of 80 columns."""
+def workload_lines(
+    workload: Workload, facts: WorkloadFacts, reuse: WorkloadReuse, source: str | None = None
+) -> Iterator[str]:
+    """A workload on a screen of 80 columns. ``source``: of the numbers of a preset."""
     looked_at = counted(facts.requests, "request")
     if facts.turns is not None:
         looked_at += f" of {counted(facts.sessions, 'session')}"
@@ -47,6 +49,8 @@ def workload_lines(workload: Workload, facts: WorkloadFacts, reuse: WorkloadReus
         yield from _folded("texts are not counted: give the model's --tokenizer")
     for note in facts.notes:
         yield from _folded(note)
+    if source is not None:
+        yield from _folded(f"source: {source}")
 
 
 def _recording(recording: Recording) -> str:

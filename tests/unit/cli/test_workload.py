@@ -12,6 +12,7 @@ import pytest
 
 from orchestrator.base.errors import InputError, ProblemsError
 from orchestrator.spec.constraint import Constraint, ConstraintKind
+from orchestrator.spec.load import PRESETS
 from orchestrator.workloads.content import Words
 from orchestrator.workloads.entries import read_entry
 from orchestrator.workloads.facts import facts_of
@@ -68,6 +69,20 @@ def test_reuse_is_shown_for_each_part_of_a_mix(tmp_path: Path) -> None:
 def test_a_preset_is_shown_by_its_name() -> None:
     done = invoke("workload", "show", "rag", "--requests", "9")
     assert done.stdout.startswith("rag: random, api completions; 9 requests")
+
+
+@pytest.mark.parametrize("preset", PRESETS.names())
+def test_a_preset_is_shown_with_the_source_of_its_numbers(preset: str) -> None:
+    done = invoke("workload", "show", preset, "--requests", "9")
+    shown = done.stdout[done.stdout.index("source: ") :]
+    assert " ".join(shown.split()).startswith(f"source: {PRESETS[preset].source}")
+    assert max(map(len, shown.splitlines())) <= 80
+    as_json = invoke("workload", "show", preset, "--requests", "9", "--format", "json")
+    assert json.loads(as_json.stdout)["workloads"][0]["source"] == PRESETS[preset].source
+
+
+def test_a_workload_of_a_file_has_no_source(file: str) -> None:
+    assert "source" not in invoke("workload", "show", file, "--requests", "9").stdout
 
 
 def test_a_file_that_has_fewer_requests_than_are_asked_for_is_told(tmp_path: Path) -> None:
