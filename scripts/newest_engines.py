@@ -79,7 +79,9 @@ def spellings(record: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """What a release changed, a line for each flag that came, went or takes other values."""
+    """What a release changed, a line for each flag that came, went or takes other values, and for
+    each API whose requests have other fields.
+    """
     old, new = spellings(before), spellings(after)
     lines = [f"gone: {name}" for name in sorted(old.keys() - new.keys())]
     lines += [f"new: {name}" for name in sorted(new.keys() - old.keys())]
@@ -90,6 +92,10 @@ def changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
             was, now = set(old[name].get(key, ())), set(new[name].get(key, ()))
             if was != now:
                 lines.append(f"{name} {key}: gone {sorted(was - now)}, new {sorted(now - was)}")
+    for api, names in before.get("request_fields", {}).items():
+        was, now = set(names), set(after["request_fields"][api])
+        if was != now:
+            lines.append(f"requests of {api}: gone {sorted(was - now)}, new {sorted(now - was)}")
     return lines
 
 

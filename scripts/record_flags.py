@@ -3,7 +3,7 @@
     python scripts/record_flags.py vllm .engines/vllm
 
 prints what ``orchestrator/engines/recorded/`` keeps: every flag with its kind, its other spellings
-and its choices. ``--packages DIR`` puts another release's Python in front of the environment's: an
+and its choices, and the fields of requests where the server ignores others. ``--packages DIR`` puts another release's Python in front of the environment's: an
 unpacked wheel is enough, since no parser needs kernels. Only the standard library is used.
 """
 
@@ -51,6 +51,11 @@ def describe(parser):
     return flags
 
 
+def fields_of(request, *read_before):
+    # those of its model, and those that its validators read before they look for others
+    return sorted({*request.model_fields, *read_before})
+
+
 def say(version, source, flags, **more):
     print("RECORD " + json.dumps({"version": version, "source": source, **more, "flags": flags}))
 """
@@ -85,8 +90,11 @@ from dataclasses import fields
 from vllm.config.speculative import SpeculativeConfig
 filled = ("target_model_config", "target_parallel_config", "draft_model_config", "draft_parallel_config")
 flags["--speculative-config"]["keys"] = [one.name for one in fields(SpeculativeConfig) if one.name not in filled]
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+request_fields = {"completions": fields_of(CompletionRequest), "chat": fields_of(ChatCompletionRequest)}
 say(version("vllm").partition("+")[0], module.__name__ + ": make_arg_parser, and the lists of its open words",
-    flags, abbreviations=True, underscores=True, dots=True)
+    flags, abbreviations=True, underscores=True, dots=True, request_fields=request_fields)
 """,
     "sglang": """
 from sglang.srt.server_args import ServerArgs
@@ -99,7 +107,11 @@ names = [name for name in SpeculativeAlgorithm.__members__ if name != "NONE"]
 flags["--speculative-algorithm"] |= {
     "choices": sorted({*names, *_RESERVED_ALIASES}), "open": True, "any_case": True}
 flags["--model-type"] = {"kind": "value"}  # of `sglang serve` itself
-say(version("sglang"), "sglang.srt.server_args: ServerArgs.add_cli_args", flags, abbreviations=True)
+from sglang.srt.entrypoints.openai.protocol import ChatCompletionRequest, CompletionRequest
+request_fields = {
+    "completions": fields_of(CompletionRequest), "chat": fields_of(ChatCompletionRequest, "reasoning")}
+say(version("sglang"), "sglang.srt.server_args: ServerArgs.add_cli_args", flags, abbreviations=True,
+    request_fields=request_fields)
 """,
     "transformers": """
 from transformers.cli.transformers import app

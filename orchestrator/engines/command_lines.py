@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache, lru_cache
 from pathlib import Path
@@ -70,7 +70,7 @@ class RecordedFlag:
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """Every flag that one release of an engine has."""
+    """Every flag that one release of an engine has, and the fields of its requests."""
 
     version: str
     flags: Mapping[str, RecordedFlag]  # by every spelling
@@ -78,6 +78,8 @@ class CommandLine:
     takes_abbreviations: bool = False  # as Python's argparse does
     takes_underscores: bool = False  # --max_num_seqs is --max-num-seqs
     takes_dots: bool = False  # --json-flag.key is a key of its JSON object
+    # By API, all fields that a request may have, where they are recorded: its server ignores others.
+    request_fields: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def find(self, name: str) -> RecordedFlag | None:
         """The flag that ``name`` means to the parser; None if the parser refuses it."""
@@ -239,4 +241,7 @@ def _read(path: Path) -> CommandLine:
         takes_abbreviations=document.get("abbreviations", False),
         takes_underscores=document.get("underscores", False),
         takes_dots=document.get("dots", False),
+        request_fields={
+            api: frozenset(names) for api, names in document.get("request_fields", {}).items()
+        },
     )

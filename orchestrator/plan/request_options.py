@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from orchestrator.base.registry import did_you_mean
+from orchestrator.engines.command_lines import ReleaseStanding, release_of
 from orchestrator.engines.engine import Engine
 from orchestrator.plan.feasibility import RuleFinding
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Workload
+from orchestrator.spec.settings import EngineSettings
 
 
 def options_mismatch(
-    workload: Workload, engine: Engine, dialects: Mapping[str, Dialect]
+    workload: Workload,
+    engine: Engine,
+    settings: EngineSettings,
+    dialects: Mapping[str, Dialect],
 ) -> RuleFinding | None:
     """Finds that a deployment cannot be measured, because the workload constrains answers, sends
     tools or asks for further fields in a way that its API does not take. None: it takes all of it.
@@ -27,9 +33,20 @@ def options_mismatch(
         sentences += _tool_problems(part, engine, dialects[workload.api])
         sentences += _problems_of_both(part, engine, dialects[workload.api])
         sentences += _field_problems(part, engine, dialects[workload.api])
+        sentences += _ignored_fields(part, engine, settings, is_certain=True)
     if not sentences:
         return None
     return RuleFinding("impossible", "request_options", "; ".join(sentences))
+
+
+def fields_in_doubt(workload: Workload, engine: Engine, settings: EngineSettings) -> list[str]:
+    """Sentences about further fields that the recorded release of an engine ignores, where a
+    deployment may run another release.
+    """
+    sentences: list[str] = []
+    for part in workload.with_parts():
+        sentences += _ignored_fields(part, engine, settings, is_certain=False)
+    return sentences
 
 
 def _token_id_problems(workload: Workload, engine: Engine, dialect: Dialect) -> list[str]:
@@ -104,7 +121,7 @@ def _problems_of_both(workload: Workload, engine: Engine, dialect: Dialect) -> l
 def _field_problems(workload: Workload, engine: Engine, dialect: Dialect) -> list[str]:
     """Further fields that the engine refuses, or takes without doing what they ask for."""
     if dialect.allowed_fields is None:
-        return []  # what the engine does not know, it ignores
+        return []  # what the engine does not know, it ignores: see _ignored_fields
     asked = workload.asked_fields()
     problems: list[str] = []
     for fields, does in (
@@ -118,3 +135,35 @@ def _field_problems(workload: Workload, engine: Engine, dialect: Dialect) -> lis
                 f"{engine.title} {does}: leave it out, or measure it with another engine"
             )
     return problems
+
+
+def _ignored_fields(
+    workload: Workload, engine: Engine, settings: EngineSettings, is_certain: bool
+) -> list[str]:
+    """Sentences about further fields that a recorded release does not know, and so ignores.
+
+    They are certain, and refused, only if the deployment states that it runs this release: a server
+    that ignores a field measures as well as one that knows it, so a guess refuses nothing. []
+    unless ``is_certain`` fits the deployment, or where no fields are recorded.
+    """
+    asked = workload.asked_fields()
+    release = release_of(engine.name, settings) if asked else None
+    if release is None or (release.standing is ReleaseStanding.RECORDED) is not is_certain:
+        return []
+    known = release.command_line.request_fields.get(workload.api)
+    if known is None:
+        return []
+    name = f"{engine.title} {release.command_line.version}"
+    sentences: list[str] = []
+    for field_name in sorted(asked - known):
+        sentence = (
+            f"workload {workload.name!r} asks for {field_name}, which the API {workload.api!r} of "
+            f"{name} does not know and ignores"
+        )
+        if not is_certain:
+            sentence += ", as may the release that runs"
+        remedy = did_you_mean(field_name, known)
+        if not remedy:
+            remedy = "leave it out, or measure it with another engine"
+        sentences.append(f"{sentence}: {remedy}")
+    return sentences

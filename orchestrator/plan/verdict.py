@@ -14,7 +14,7 @@ from orchestrator.plan.candidates import Candidate
 from orchestrator.plan.feasibility import ORDER, Feasibility, RuleFinding, assess
 from orchestrator.plan.model import PlannedLoad
 from orchestrator.plan.placement import named, placement_problems
-from orchestrator.plan.request_options import options_mismatch
+from orchestrator.plan.request_options import fields_in_doubt, options_mismatch
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Workload
 from orchestrator.spec.settings import ROUTER, EngineSettings, Hardware
@@ -115,11 +115,15 @@ def judge_role(candidate: Candidate, role: str, loads: Sequence[PlannedLoad]) ->
     may_see = facts is None or facts.vision_size is not None or settings.engine == "llama_cpp"
     mismatches: dict[str, RuleFinding | None] = {}
     for load in loads:
-        mismatch = options_mismatch(load.workload, engine, dialects)
+        mismatch = options_mismatch(load.workload, engine, settings, dialects)
         if mismatch is None:
             mismatch = workload_mismatch(load.workload, settings, limit, dialects, may_see)
         mismatches[load.workload.name] = mismatch
     verdict = _with_workloads(verdict, mismatches)
+    doubts: list[str] = []
+    for load in loads:
+        doubts += fields_in_doubt(load.workload, engine, settings)
+    verdict = replace(verdict, remarks=(*verdict.remarks, *dict.fromkeys(doubts)))
     if role in candidate.spread_roles:
         sentence = (
             f"spread over {settings.nnodes} nodes automatically: "

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.engines.registry import ENGINES
-from orchestrator.plan.request_options import options_mismatch
+from orchestrator.plan.request_options import fields_in_doubt, options_mismatch
 from orchestrator.spec.load import Workload
 from orchestrator.spec.settings import EngineSettings
 
@@ -25,7 +25,7 @@ def mismatch(engine: str, settings: dict[str, Any] | None = None, **workload: An
         _given(name="w", **{"input_tokens": 9, "output_tokens": 9, **workload})
     )
     own = EngineSettings.model_validate({"engine": engine, "model": "m", **(settings or {})})
-    finding = options_mismatch(asked, ENGINES[engine], ENGINES[engine].dialects(own))
+    finding = options_mismatch(asked, ENGINES[engine], own, ENGINES[engine].dialects(own))
     if finding is None:
         return None
     assert finding.status == "impossible"
@@ -175,3 +175,61 @@ def test_recorded_tools_are_refused_by_line_where_the_engine_has_no_place_for_th
     assert mismatch("vllm", **keys, tool_choice="none") is None
     file.write_text(json.dumps(lines[0]))
     assert mismatch("vllm", **keys) is None, "it reads calls and results without a parser"
+
+
+MISSPELLED = {"temprature": 0.7}
+
+
+def doubts(engine: str, request: dict[str, Any], **settings: Any) -> list[str]:
+    asked = Workload.model_validate(
+        {"name": "w", "input_tokens": 9, "output_tokens": 9, "request": request}
+    )
+    own = EngineSettings.model_validate({"engine": engine, "model": "m", **settings})
+    return fields_in_doubt(asked, ENGINES[engine], own)
+
+
+@pytest.mark.parametrize(
+    ("engine", "version"), [("vllm", "0.33.0"), ("vllm", "0.32.0"), ("sglang", "0.5.23")]
+)
+def test_a_field_that_the_stated_release_would_ignore_is_refused_with_the_nearest(
+    engine: str, version: str
+) -> None:
+    sentence = mismatch(engine, {"engine_version": version}, request=MISSPELLED | {"top_p": 0.9})
+    assert sentence == (
+        f"workload 'w' asks for temprature, which the API 'completions' of {ENGINES[engine].title} "
+        f"{version} does not know and ignores: did you mean 'temperature'?"
+    )
+    assert doubts(engine, MISSPELLED, engine_version=version) == []
+
+
+def test_fields_are_known_by_release_and_api() -> None:
+    versions = {"return_weight_versions": True}
+    assert mismatch("vllm", {"engine_version": "0.33"}, request=versions) is None
+    sentence = mismatch("vllm", {"engine_version": "0.32"}, request=versions)
+    assert sentence is not None and "of vLLM 0.32.0 does not know and ignores" in sentence
+    template = {"chat_template_kwargs": {"enable_thinking": False}}
+    stated = {"engine_version": "0.5.23"}
+    assert mismatch("sglang", stated, api="chat", request=template) is None
+    sentence = mismatch("sglang", stated, request=template)
+    assert sentence is not None
+    assert sentence.endswith("ignores: leave it out, or measure it with another engine")
+    assert mismatch("sglang", stated, api="native", request=MISSPELLED) is None, "not recorded"
+
+
+@pytest.mark.parametrize("release", [{}, {"engine_version": "0.34"}, {"image": "acme/fork:latest"}])
+def test_a_field_that_another_release_may_know_is_only_noted(release: dict[str, Any]) -> None:
+    assert mismatch("vllm", release, request=MISSPELLED) is None
+    (sentence,) = doubts("vllm", MISSPELLED, **release)
+    assert sentence == (
+        "workload 'w' asks for temprature, which the API 'completions' of vLLM 0.33.0 does not know "
+        "and ignores, as may the release that runs: did you mean 'temperature'?"
+    )
+    assert doubts("vllm", {"top_p": 0.9, "min_p": None}, **release) == []
+
+
+def test_nothing_is_said_of_fields_where_the_engine_or_its_fields_are_not_known() -> None:
+    url = {"url": "http://127.0.0.1:1"}
+    assert mismatch("endpoint", url, request=MISSPELLED) is None
+    assert doubts("endpoint", MISSPELLED, **url) == []
+    assert mismatch("llama_cpp", request=MISSPELLED) is None
+    assert doubts("llama_cpp", MISSPELLED) == []

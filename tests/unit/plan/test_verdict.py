@@ -322,3 +322,15 @@ def test_models_that_this_machine_lacks_are_named_once(tmp_path: Path) -> None:
     assert models_missing_here(settings) == [
         f"{missing} is not there, and the engine on this machine shall load it: mend the path"
     ]
+
+
+def test_a_misspelled_field_is_refused_for_a_stated_release_and_noted_for_others() -> None:
+    workload = {"name": "w", "input_tokens": 9, "output_tokens": 9, "request": {"temprature": 1}}
+    versions = ("0.33.0", "0.34.0")
+    stated, newer = [
+        planned(deployments=grid(engine_version=[version]), workloads=[workload]).deployments[0]
+        for version in versions
+    ]
+    assert (stated.status, newer.status) == ("impossible", "planned")
+    assert stated.reasons[0].endswith("ignores: did you mean 'temperature'?")
+    assert any("as may the release that runs: did you mean" in text for text in newer.remarks)
