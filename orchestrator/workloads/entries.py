@@ -268,6 +268,7 @@ def read_entry(
             )
         if content is not None:
             content = _with_pictures(content, keys, pictures or PictureFiles(Path()))
+            content = _with_answer_beside(content, keys)
     except ValueError as error:
         problems.append(str(error))
     if problems:
@@ -586,23 +587,33 @@ def _json_list(cell: str) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
+def _with_answer_beside(content: _Content, keys: Mapping[str, Any]) -> _Content:
+    """A request with the recorded answer that stands beside what the user says, where no answer
+    stands in its messages. An answer beside several turns may be that of any of them.
+    """
+    if content.answer is not None or content.later_turns:
+        return content
+    for name in ANSWERS:
+        answer = keys.get(name)
+        if isinstance(answer, str) and answer:
+            return replace(content, answer=answer)
+    return content
+
+
 def user_says(text: str) -> tuple[Message, ...]:
     """A text as the only message of a request."""
     return (Message("user", (text,), 0),)
 
 
 def _prompt(keys: Mapping[str, Any]) -> _Content:
-    """A text or token ids, and the recorded answer beside them."""
-    recorded = [keys.get(name) for name in ANSWERS]
-    answers = [answer for answer in recorded if isinstance(answer, str) and answer]
-    answer = answers[0] if answers else None
+    """A text or token ids."""
     prompt = keys["prompt"]
     if isinstance(prompt, list) and prompt and all(map(_is_token_id, prompt)):
         ids = np.array(prompt, np.int32)
-        return _Content((Message("user", (ids,), len(ids)),), answer)
+        return _Content((Message("user", (ids,), len(ids)),))
     if not isinstance(prompt, str) or not prompt:
         raise ValueError(f'"prompt" is {str(prompt)[:60]!r}; give a text or a list of token ids')
-    return _Content(user_says(prompt), answer)
+    return _Content(user_says(prompt))
 
 
 def _is_token_id(value: Any) -> bool:

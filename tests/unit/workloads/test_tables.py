@@ -129,6 +129,30 @@ def test_a_system_text_goes_before_its_prompt() -> None:
     assert second.messages == (Message("user", ("y",), 0),)
 
 
+@pytest.mark.parametrize("sessions", [False, True])
+@pytest.mark.parametrize("names", [{"prompt": "q", "system": "s"}, {"messages": "m"}])
+def test_a_column_has_the_answer_to_any_single_turn(names: dict[str, str], sessions: bool) -> None:
+    said = json.dumps([{"role": "user", "content": "x"}])
+    data = csv_of({"q": ["x"], "s": ["Be kind"], "m": [said], "a": ["Because."]})
+    columns = PromptColumns.model_validate(names | {"answer": "a"})
+    [entry] = read(data, "a.csv", FileRules(columns, sessions))
+    assert entry.answer == "Because."
+    talk = [*json.loads(said), {"role": "assistant", "content": "Its own."}]
+    [entry] = read(
+        csv_of({"m": [json.dumps(talk)], "a": ["Because."]}),
+        "a.csv",
+        rules(messages="m", answer="a"),
+    )
+    assert entry.answer == "Its own."
+
+
+def test_an_answer_beside_several_turns_is_of_none_of_them() -> None:
+    talk = [{"from": "human", "value": "x"}, {"from": "human", "value": "y"}]
+    data = csv_of({"c": [json.dumps(talk)], "a": ["Because."]})
+    [entry] = read(data, "a.csv", rules(conversations="c", answer="a"))
+    assert entry.answer is None
+
+
 def test_conversations_of_a_parquet_file_are_lists() -> None:
     talk = [[{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Ho"}]]
     [entry] = read(parquet_of({"chat": talk}), "a.parquet", rules(conversations="chat"))
