@@ -1,15 +1,18 @@
-"""Readers of published traces by the standard library alone, and what ours read, in the same form."""
+"""Readers of published traces, and of files of prompts, by the standard library alone, and what ours
+read, in the same form.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from orchestrator.workloads.entries import PromptEntry
 from orchestrator.workloads.trace_rows import TraceRows
 
 
@@ -154,3 +157,66 @@ def _agents(row: int, requests: list[dict[str, Any]]) -> Iterator[list[RecordedR
     yield session
     for inner in subagents:
         yield from _agents(row, inner)
+
+
+@dataclass(frozen=True)
+class RecordedPrompt:
+    """What a file says of a request, or of a session. ``said``: its messages in their order, each
+    behind its speaker, with the recorded answers.
+    """
+
+    said: tuple[str, ...]
+    output_tokens: int | None = None
+    temperature: float | None = None
+
+
+def prompts_of(entries: Sequence[PromptEntry | None]) -> list[RecordedPrompt]:
+    """What our reader read, without the entries in which the user says nothing."""
+    return [_prompt_of(entry) for entry in entries if entry is not None]
+
+
+def _prompt_of(entry: PromptEntry) -> RecordedPrompt:
+    said = [f"{message.role}: {message.text}" for message in entry.messages]
+    if entry.answer is not None:
+        said.append(f"assistant: {entry.answer}")
+    for turn in entry.later_turns:
+        said.append(f"user: {turn.text}")
+        if turn.answer is not None:
+            said.append(f"assistant: {turn.answer}")
+    return RecordedPrompt(tuple(said), entry.output_tokens, entry.fields.get("temperature"))
+
+
+def share_gpt(text: str) -> list[RecordedPrompt]:
+    """An answer that nobody asked for is left out, and a conversation without a user."""
+    speakers = {"system": "system", "human": "user", "gpt": "assistant"}
+    prompts: list[RecordedPrompt] = []
+    for talk in json.loads(text):
+        said: list[str] = []
+        has_user = False
+        for message in talk["conversations"]:
+            has_user = has_user or message["from"] == "human"
+            if has_user or message["from"] == "system":
+                said.append(f"{speakers[message['from']]}: {message['value']}")
+        if has_user:
+            prompts.append(RecordedPrompt(tuple(said)))
+    return prompts
+
+
+def openai_batch(text: str) -> list[RecordedPrompt]:
+    """A line has the messages of its request, which end with the user's."""
+    prompts: list[RecordedPrompt] = []
+    for line in text.splitlines():
+        body = json.loads(line)["body"]
+        said = tuple(f"{message['role']}: {message['content']}" for message in body["messages"])
+        prompts.append(RecordedPrompt(said, body["max_tokens"], body.get("temperature")))
+    return prompts
+
+
+def prompt_table(text: str) -> list[RecordedPrompt]:
+    """A table with the columns ``question``, ``role``, ``reply`` and ``limit``."""
+    prompts: list[RecordedPrompt] = []
+    for row in csv.DictReader(io.StringIO(text, newline="")):
+        said = [f"system: {row['role']}"] if row["role"] else []
+        said += [f"user: {row['question']}", f"assistant: {row['reply']}"]
+        prompts.append(RecordedPrompt(tuple(said), int(row["limit"])))
+    return prompts

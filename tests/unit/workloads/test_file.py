@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,16 @@ from orchestrator.spec.assumptions import ANSWER_LENGTHS
 from orchestrator.spec.dialect import openai
 from orchestrator.spec.load import Lengths
 from orchestrator.workloads.content import RandomIds, Words
-from orchestrator.workloads.file import AnswerLengths, FileWorkload, PromptColumns
+from orchestrator.workloads.file import (
+    AnswerLengths,
+    FileRules,
+    FileWorkload,
+    PromptColumns,
+    parse_prompts,
+)
 from orchestrator.workloads.images import image_part, png
 from orchestrator.workloads.kind import Message
+from tests.unit.workloads import second_readers
 
 IDS = RandomIds((1000, 2000))
 
@@ -417,3 +426,60 @@ def test_what_is_left_out_on_purpose_is_no_part_of_the_identity(tmp_path: Path) 
     without = workload(path, lines, columns={"prompt": "q", "leave_out": ["m"]}, output_tokens=8)
     assert plain.identity() == without.identity()
     assert "leave_out" not in plain.identity()["columns"]
+
+
+# -- files of prompts, read by another reader
+
+SHARE_GPT_FILE = """[
+  {"id": "a_0", "conversations": [
+    {"from": "system", "value": "Be kind"},
+    {"from": "human", "value": "Gr\\u00fc\\u00dfe \\"there\\",\\nand \\ud83d\\ude00"},
+    {"from": "gpt", "value": "  One.\\n\\nTwo. "},
+    {"from": "human", "value": "And?"},
+    {"from": "gpt", "value": "Three"},
+    {"from": "human", "value": "Bye"}]},
+  {"id": "b_0", "conversations": [
+    {"from": "gpt", "value": "What else?"},
+    {"from": "human", "value": "この話"},
+    {"from": "gpt", "value": "はい"}]},
+  {"id": "c_0", "conversations": [{"from": "gpt", "value": "Nobody asked"}]},
+  {"id": "d_0", "conversations": []}
+]
+"""
+BATCH_FILE = r"""
+{"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": {"model": "m", "messages": [{"role": "system", "content": "Be \"kind\""}, {"role": "user", "content": "One\ttwo"}], "max_tokens": 7}}
+{"custom_id": "2", "method": "POST", "url": "/v1/chat/completions", "body": {"model": "m", "messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b\n"}, {"role": "user", "content": " \u00e9\\n "}], "max_tokens": 300, "temperature": 0.25}}
+""".lstrip()
+TABLE_FILE = (
+    "question,limit,role,reply\r\n"
+    '"Why, and ""how""?",5,Be kind,Because.\r\n'
+    '"Two\nlines; one\ttab",12,,"Yes, no"\r\n'
+    " spaces ,300,,ünïcode\r\n"
+)
+TABLE_RULES = FileRules(
+    PromptColumns(prompt="question", output_tokens="limit", system="role", answer="reply")
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "rules", "read_again"),
+    [
+        ("s.json", SHARE_GPT_FILE, FileRules(sessions=True), second_readers.share_gpt),
+        ("b.jsonl", BATCH_FILE, FileRules(), second_readers.openai_batch),
+        ("t.csv", TABLE_FILE, TABLE_RULES, second_readers.prompt_table),
+    ],
+    ids=["ShareGPT", "OpenAI batch", "table"],
+)
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_a_file_of_prompts_is_read_as_another_reader_reads_it(
+    name: str,
+    text: str,
+    rules: FileRules,
+    read_again: Callable[[str], list[second_readers.RecordedPrompt]],
+    is_packed: bool,
+) -> None:
+    data = gzip.compress(text.encode()) if is_packed else text.encode()
+    path = f"{name}.gz" if is_packed else name
+    expected = read_again(text)
+    assert len(expected) >= 2
+    assert second_readers.prompts_of(parse_prompts(data, path, rules)) == expected
