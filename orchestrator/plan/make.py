@@ -30,7 +30,12 @@ from orchestrator.plan.model import Deployment, Plan, PlannedLoad
 from orchestrator.plan.paths import Paths
 from orchestrator.plan.planned_settings import planned
 from orchestrator.plan.slos import resolved_slos
-from orchestrator.plan.verdict import judge, models_left_behind, models_taken_for_others
+from orchestrator.plan.verdict import (
+    fields_maybe_ignored,
+    judge,
+    models_left_behind,
+    models_taken_for_others,
+)
 from orchestrator.spec.document import read_document, read_rest
 from orchestrator.spec.experiment import Experiment, ExperimentFile, SweepRules, examined
 from orchestrator.spec.load import Level, Slo, load_text
@@ -111,6 +116,7 @@ def make_plan(experiment: Experiment, *, cluster_nodes: int | None = None) -> Pl
     slos, reader_notes = resolved_slos(list(spec.slos.values()), settings)
     notes += models_left_behind(settings)
     notes += models_taken_for_others(candidates)
+    notes += fields_maybe_ignored(candidates, loads)
     notes += _notes_on_starts(spec, candidates)
     notes += reader_notes
     notes += _notes_on_workloads(loads)

@@ -120,10 +120,6 @@ def judge_role(candidate: Candidate, role: str, loads: Sequence[PlannedLoad]) ->
             mismatch = workload_mismatch(load.workload, settings, limit, dialects, may_see)
         mismatches[load.workload.name] = mismatch
     verdict = _with_workloads(verdict, mismatches)
-    doubts: list[str] = []
-    for load in loads:
-        doubts += fields_in_doubt(load.workload, engine, settings)
-    verdict = replace(verdict, remarks=(*verdict.remarks, *dict.fromkeys(doubts)))
     if role in candidate.spread_roles:
         sentence = (
             f"spread over {settings.nnodes} nodes automatically: "
@@ -167,6 +163,23 @@ def models_taken_for_others(candidates: Iterable[Candidate]) -> list[str]:
 def _owner(model: str) -> str:
     """What stands before a model's own name: its organisation on the hub, or its folder."""
     return model.rpartition("/")[0].lower()
+
+
+def fields_maybe_ignored(
+    candidates: Iterable[Candidate], loads: Sequence[PlannedLoad]
+) -> list[str]:
+    """A sentence for each further field of a workload that an engine may ignore, because its
+    recorded release does.
+    """
+    sentences: dict[str, None] = {}
+    for candidate in candidates:
+        if candidate.excluded_by is not None:
+            continue
+        for settings in candidate.settings.engines.values():
+            for load in loads:
+                doubts = fields_in_doubt(load.workload, candidate.engine, settings)
+                sentences |= dict.fromkeys(doubts)
+    return list(sentences)
 
 
 def models_missing_here(settings: Iterable[EngineSettings]) -> list[str]:
