@@ -200,6 +200,7 @@ class PromptEntry:
     # answers that no user asked for, and what the system says behind the user's first message
     unsent_messages: int = field(default=0, compare=False)
     place: str = field(default="", compare=False)  # in its file, where it has tools
+    is_line: bool = field(default=False, compare=False)  # its prompt is a line of a text
 
     @property
     def has_tools(self) -> bool:

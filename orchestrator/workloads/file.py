@@ -48,6 +48,7 @@ from orchestrator.workloads.entries import (
 )
 from orchestrator.workloads.file_reading import (
     EntryError,
+    columns_of_lines,
     first_names,
     lines_of,
     read_each,
@@ -190,6 +191,7 @@ class Summary:
     tools_at: str | None = None  # where the first of them stands; None: there is none
     # who decides whether answers call tools -> where the first entry says it
     tool_choices: Mapping[ToolChoice, str] = field(default_factory=dict)
+    table_columns: int | None = None  # of lines of text that look like a table
 
     @classmethod
     def of(cls, data: bytes, entries: Sequence[PromptEntry | None]) -> Summary:
@@ -224,6 +226,9 @@ class Summary:
             with_tools=sum(entry.has_tools for entry in requests),
             tools_at=next((entry.place for entry in requests if entry.has_tools), None),
             tool_choices=_tool_choices(requests),
+            table_columns=columns_of_lines(
+                [entry.messages[0].text for entry in requests if entry.is_line]
+            ),
         )
 
 
@@ -461,6 +466,12 @@ class FileWorkload(Workload):
     def notes(self, timed: bool = False) -> list[str]:
         file_summary = self.summary()
         notes = []
+        if file_summary.table_columns is not None:
+            notes.append(
+                f"its lines look like a table of {file_summary.table_columns} columns, and each is "
+                "sent as a prompt, the names of the columns too: if it is one, give the file the "
+                "ending .csv"
+            )
         if file_summary.with_later_turns and not self.rules.sessions:
             conversations = counted(file_summary.with_later_turns, "conversation")
             notes.append(
@@ -807,7 +818,7 @@ def _entries_of(data: bytes, path: str, rules: FileRules) -> list[PromptEntry | 
 
     def read(line: bytes) -> PromptEntry | None:
         if not is_json:
-            return PromptEntry(user_says(line.decode()))
+            return PromptEntry(user_says(line.decode()), is_line=True)
         text = line.decode()
         return _read(_json_line(text), text, rules, pictures)
 

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from orchestrator.base.errors import Problem, ProblemsError
 from orchestrator.spec.document import MOST_FILE_BYTES, read_at_most
 
+LEAST_TABLE_LINES = 3  # two texts often have as many commas by chance
 MOST_PROBLEMS = 5  # shown for one file; further ones are only counted
 DOCUMENTATION = (
     "docs/reference/prompts.md (texts) and docs/reference/traces.md (lengths and times) show how"
@@ -128,6 +129,21 @@ def delimiter_of(header: str, names: Collection[str] = ()) -> str:
             best_delimiter = delimiter
             best_fit = fit
     return best_delimiter
+
+
+def columns_of_lines(lines: Sequence[str]) -> int | None:
+    """How many columns the lines of a text have if they look like those of a table: the first has
+    several names and nothing else, and all have as many cells. None: they do not.
+    """
+    if len(lines) < LEAST_TABLE_LINES:
+        return None
+    delimiter = delimiter_of(lines[0])
+    names = [cell.strip() for cell in _cells(lines[0], delimiter)]
+    are_names = all(_NAME.fullmatch(name) for name in names)
+    if len(names) < 2 or len(set(names)) < len(names) or not are_names:
+        return None
+    is_table = all(len(_cells(line, delimiter)) == len(names) for line in lines)
+    return len(names) if is_table else None
 
 
 def _cells(line: str, delimiter: str) -> list[str]:

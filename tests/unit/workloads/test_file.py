@@ -82,6 +82,17 @@ def test_all_problems_are_reported_and_repeated_ones_counted(tmp_path: Path) -> 
     ]
 
 
+def test_a_text_that_looks_like_a_table_is_noted(tmp_path: Path) -> None:
+    lines = ["topic,ask", "a,Why?", "b,How?"]
+    (tmp_path / "p.txt").write_text("\n".join(lines))
+    keys = {"name": "w", "kind": "file", "output_tokens": 3}
+    text = FileWorkload.model_validate(keys | {"prompts": str(tmp_path / "p.txt")})
+    [note] = text.resolved(str).notes()
+    assert note.startswith("its lines look like a table of 2 columns")
+    as_json = [{"prompt": line, "output_tokens": 3} for line in lines]
+    assert workload(tmp_path / "p.jsonl", as_json).resolved(str).notes() == []
+
+
 SHARE_GPT = [
     {
         "id": "a",

@@ -13,7 +13,7 @@ from orchestrator.base.errors import ProblemsError
 from orchestrator.load.arrivals import recorded
 from orchestrator.spec.load import Arrivals
 from orchestrator.workloads.file import parse_prompts
-from orchestrator.workloads.file_reading import delimiter_of, first_names
+from orchestrator.workloads.file_reading import columns_of_lines, delimiter_of, first_names
 
 
 def read_as(path: Path, what: str) -> None:
@@ -85,6 +85,26 @@ def test_a_table_without_known_columns_is_refused_by_its_rows(tmp_path: Path) ->
     (tmp_path / "a.csv").write_text("one,two\n")
     assert "is empty" in refusal(tmp_path / "a.csv")
     assert parse_prompts(b"one, two\nHello, world; prompt\n", "a.txt")
+
+
+@pytest.mark.parametrize(
+    ("lines", "columns"),
+    [
+        (["topic,hard level,ask", "a,1,Why?", 'b,2,"How, then?"'], 3),
+        (["topic\task", "a\tWhy, then?", "b\tHow?"], 2),
+        (["topic;ask", "a;Why?", "b;How?"], 2),
+        (["topic,ask", "a,Why?", "b,How, then?"], None),
+        (["topic,ask", "a,Why?"], None),
+        (["topic,topic", "a,Why?", "b,How?"], None),
+        (["Why, then?", "a,Why?", "b,How?"], None),
+        (["topic", "a", "b"], None),
+        ([], None),
+    ],
+)
+def test_lines_of_as_many_cells_below_names_look_like_a_table(
+    lines: list[str], columns: int | None
+) -> None:
+    assert columns_of_lines(lines) == columns
 
 
 @pytest.mark.parametrize(
