@@ -25,6 +25,7 @@ from orchestrator.analysis.metrics import (
     observe_arrays,
     part_figures,
 )
+from orchestrator.analysis.part_facts import PartFactCounts
 from orchestrator.analysis.requests import RequestArrays, WindowNs, request_arrays
 from orchestrator.analysis.slo import LimitColumns
 from orchestrator.analysis.throughput import Batches
@@ -92,12 +93,14 @@ class CommittedAttempt:
         """
         limit_columns = LimitColumns(self.point.window_ns)
         parts_of_mix = ObservedParts(self.point.window_ns)
+        part_facts = PartFactCounts(self.point.window_ns)
 
         def blocks() -> Iterator[RequestArrays]:
             """Yields the blocks. Each is decoded once, for both the figures and the limits."""
             for columns in request_arrays(self.requests, self.token_events):
                 limit_columns.add(columns)
                 parts_of_mix.add(columns)
+                part_facts.add(columns)
                 yield columns
 
         observed = observe_arrays(blocks(), self.point.window_ns)
@@ -130,7 +133,7 @@ class CommittedAttempt:
             request_itl_p99_s=limits.seconds.get("itl_p99"),
             request_part=None if limits.parts is None else limits.parts.codes.astype(np.int16),
             part_names=() if limits.parts is None else limits.parts.names,
-            part_figures=part_figures(parts_of_mix.by_part),
+            part_figures=part_figures(parts_of_mix.by_part, part_facts.facts()),
         )
 
     def _device_side(self) -> DeviceSide | None:

@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +26,13 @@ from orchestrator.base.arrays import Bools, Floats
 from orchestrator.results.columns import NumberColumn, quantiles
 from orchestrator.results.lazy_rows import Rows, slices
 from orchestrator.results.outcomes import ErrorClass
-from orchestrator.results.records import Distribution, Figures, PartFigures, RequestTotals
+from orchestrator.results.records import (
+    Distribution,
+    Figures,
+    PartFacts,
+    PartFigures,
+    RequestTotals,
+)
 from orchestrator.results.validity import Validity
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
@@ -160,12 +167,15 @@ class ObservedParts:
         return dict(sorted(self._by_part.items()))
 
 
-def part_figures(by_part: Mapping[str, Observed]) -> tuple[PartFigures, ...]:
+def part_figures(
+    by_part: Mapping[str, Observed], facts: Mapping[str, PartFacts] = MappingProxyType({})
+) -> tuple[PartFigures, ...]:
     """The metrics of each part. Throughput is over the window of the whole point, so that the
-    throughputs of all parts add up to that of the point.
+    throughputs of all parts add up to that of the point. ``facts``: by part, those of an attempt.
     """
     return tuple(
-        PartFigures(part=name, figures=figures(observed)) for name, observed in by_part.items()
+        PartFigures(part=name, figures=figures(observed), facts=facts.get(name))
+        for name, observed in by_part.items()
     )
 
 

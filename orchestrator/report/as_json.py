@@ -197,6 +197,7 @@ def part_json(part: PartDocument) -> JsonObject:
         **fields_of(part, "share_of_requests", "share_of_output_tokens"),
         **metrics(part.figures),
         "per_user": _per_user(part.figures),
+        **asdict(part.facts),
         **_slo_fields(part.slo_results),
     }
 
@@ -210,7 +211,7 @@ def _model_error_json(error: ErrorFactors | None) -> JsonObject | None:
 
 def _repeat_json(point: PointDocument, document: RepeatDocument) -> JsonObject:
     repeat = document.repeat
-    parts = parts_of_figures(point, repeat.part_figures, document.slo_results)
+    parts = parts_of_figures(point, repeat.part_figures, document.slo_results, [repeat])
     return {
         **fields_of(repeat.head, *_REPEAT_FIELDS),
         "attempts": repeat.attempts,
@@ -499,6 +500,7 @@ def _level_part_json(document: LevelDocument, part: PartFigures) -> JsonObject:
     return {
         "part": part.part,
         **metrics(part.figures),
+        **({} if part.facts is None else asdict(part.facts)),
         **({"slo": slo_json(of_part[0])} if of_part else {}),
     }
 

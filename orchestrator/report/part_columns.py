@@ -29,6 +29,7 @@ _COLUMNS_OF_THE_POINT = (
     *("hardware", "devices", "usd_per_hour", "control", "level", "arrivals", "status", "validity"),
     *("validity_reasons", "emulated", "simulated", "source", "current", "starts", "repeats"),
 )
+_FACTS = ("cached_share", "expected_cached_share", "constraint_violations")
 
 
 @cache
@@ -58,13 +59,16 @@ def _column_of_the_point(column: PointColumn) -> PartColumn:
 
 
 def _columns_of_the_part() -> Iterator[PartColumn]:
-    """The columns that only parts have: a name, and shares of the mix."""
+    """The columns of the part itself: its name, its shares of the mix, and its facts."""
     yield ReportColumn("part", "", "name of the part of the mix", attrgetter("part"), str)
     description = "share of the mix's requests that were due in the steady window"
     yield ReportColumn("share_of_requests", "", description, attrgetter("share_of_requests"))
     description = "share of the mix's output tokens in the steady window"
     value = attrgetter("share_of_output_tokens")
     yield ReportColumn("share_of_output_tokens", "", description, value)
+    for name in _FACTS:
+        description = point_columns()[name].description
+        yield ReportColumn(name, "", description, attrgetter(f"facts.{name}"))
 
 
 def _result_of_first_slo(document: PartDocument) -> SloResult | None:

@@ -552,7 +552,7 @@ class HostRow(AttemptKey):
 
 # The version of ``AttemptData`` and ``PooledFigures``, with the records that they contain. It rises
 # when a column changes, or how one is computed.
-METRICS_VERSION = 14
+METRICS_VERSION = 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -612,11 +612,25 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PartFacts:
+    """Facts beside speed of one part of a mix; each field as the column of ``points`` with the same
+    name. None: not known, or no answer of the part was constrained.
+    """
+
+    cached_share: float | None
+    expected_cached_share: float | None
+    constraint_violations: float | None  # a mean where it is of several repeats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartFigures:
-    """The metrics of the requests of one part of a mix, in the window of the whole point."""
+    """The metrics of the requests of one part of a mix, in the window of the whole point.
+    ``facts``: of one attempt; None where several are pooled.
+    """
 
     part: str
     figures: Figures
+    facts: PartFacts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from orchestrator.analysis.metrics import (
     steady_window_ns,
     validity_of,
 )
+from orchestrator.analysis.part_facts import PartFactCounts
 from orchestrator.analysis.points import attained
 from orchestrator.analysis.requests import RequestArrays, WindowNs, request_arrays
 from orchestrator.analysis.slo import judge, limit_values
@@ -133,10 +134,12 @@ def level_document(
     requests = measured.requests
     window_ns = steady_window_ns(point.warmup_s, point.duration_s, requests)
     parts = ObservedParts(window_ns)
+    part_facts = PartFactCounts(window_ns)
 
     def blocks() -> Iterator[RequestArrays]:
         for columns in request_arrays(requests, measured.token_events):
             parts.add(columns)
+            part_facts.add(columns)
             yield columns
 
     observed = observe_arrays(blocks(), window_ns)
@@ -171,7 +174,7 @@ def level_document(
         slo_result=_slo_result(requests, measured.token_events, window_ns, slos),
         source=source,
         guidance=guidance_of(requests, window_ns),
-        parts=part_figures(parts.by_part),
+        parts=part_figures(parts.by_part, part_facts.facts()),
     )
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from orchestrator.analysis.points import Repeat
 from orchestrator.report.documents.point import PointDocument, SloResult
-from orchestrator.results.records import Figures, PartFigures
+from orchestrator.results.records import Figures, PartFacts, PartFigures
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +16,8 @@ class PartDocument:
 
     ``figures``: of its requests alone, over the window of the whole point, so that throughputs of
     all parts add up. ``share_of_requests``, ``share_of_output_tokens``: of those of all parts; None
-    where there are none. ``slo_results``: under the SLOs that limit this part.
+    where there are none. ``facts``: the mean over repeats of each fact; None where a repeat does not
+    have it. ``slo_results``: under the SLOs that limit this part.
     """
 
     point: PointDocument
@@ -23,18 +25,25 @@ class PartDocument:
     figures: Figures
     share_of_requests: float | None
     share_of_output_tokens: float | None
+    facts: PartFacts
     slo_results: tuple[SloResult, ...]
 
 
 def part_documents(document: PointDocument) -> list[PartDocument]:
     """The parts of a mix, in the order of their names; none for other workloads."""
-    return parts_of_figures(document, document.point.part_figures, document.slo_results)
+    point = document.point
+    return parts_of_figures(document, point.part_figures, document.slo_results, point.used_repeats)
 
 
 def parts_of_figures(
-    document: PointDocument, figures: Sequence[PartFigures], slo_results: Sequence[SloResult]
+    document: PointDocument,
+    figures: Sequence[PartFigures],
+    slo_results: Sequence[SloResult],
+    repeats: Sequence[Repeat],
 ) -> list[PartDocument]:
-    """The parts with these figures and results, which may be those of a repeat of the point."""
+    """The parts with these figures and results, which may be those of a repeat of the point.
+    ``repeats``: those that the figures come from.
+    """
     requests = sum(of_part.figures.requests.scheduled for of_part in figures)
     tokens = sum(of_part.figures.output_token_throughput or 0.0 for of_part in figures)
     parts: list[PartDocument] = []
@@ -47,10 +56,33 @@ def parts_of_figures(
                 figures=own,
                 share_of_requests=share_of(own.requests.scheduled, requests),
                 share_of_output_tokens=share_of(own.output_token_throughput, tokens),
+                facts=_mean_facts(of_part.part, repeats),
                 slo_results=tuple(results_of_part(slo_results, of_part.part)),
             )
         )
     return parts
+
+
+def _mean_facts(part: str, repeats: Sequence[Repeat]) -> PartFacts:
+    of_repeats: list[PartFacts | None] = []
+    for repeat in repeats:
+        of_part = [figures.facts for figures in repeat.part_figures if figures.part == part]
+        of_repeats.append(of_part[0] if of_part else None)
+    return PartFacts(
+        cached_share=_mean_fact("cached_share", of_repeats),
+        expected_cached_share=_mean_fact("expected_cached_share", of_repeats),
+        constraint_violations=_mean_fact("constraint_violations", of_repeats),
+    )
+
+
+def _mean_fact(name: str, of_repeats: Sequence[PartFacts | None]) -> float | None:
+    values: list[float] = []
+    for facts in of_repeats:
+        value = None if facts is None else getattr(facts, name)
+        if value is None:
+            return None
+        values.append(value)
+    return sum(values) / len(values) if values else None
 
 
 def share_of(amount: float | None, total: float) -> float | None:

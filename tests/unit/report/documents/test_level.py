@@ -147,3 +147,16 @@ def test_limits_are_judged_over_the_requests_of_the_window() -> None:
     assert result is not None
     assert result.attainment is not None
     assert (result.attainment.estimate, result.is_met, result.goodput) == (0.0, False, 0.0)
+
+
+def test_parts_of_a_mix_have_their_facts() -> None:
+    requests = answered(
+        part=["chat", "forms"] * 200,
+        cached_tokens=[50, None] * 200,
+        constraint=[None, "regex"] * 200,
+        constraint_met=[None, False] * 2 + [None, True] * 198,
+    )
+    level: Any = level_json(document_of(requests))
+    chat, forms = level["parts"]
+    assert (chat["cached_share"], forms["cached_share"]) == (0.5, 0.0)
+    assert (chat["constraint_violations"], forms["constraint_violations"]) == (None, 2)
