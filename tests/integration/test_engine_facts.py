@@ -21,7 +21,6 @@ from safetensors.numpy import load_file, save_file
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.results.ids import new_ulid
 from orchestrator.results.lazy_rows import Rows
-from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Level, Workload
 from orchestrator.sweep.attempt import Attempt, judged
 from orchestrator.sweep.endpoint import measure_here
@@ -32,6 +31,8 @@ from tests.integration.engine_real import CPU, Running, home_of, running, script
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
 CYCLE = 40  # words that a repeated text says over and over
 DRAFTED = 4
+# what the tiny model's chat template writes around a message
+CHAT_OF_THE_TINY_MODEL = "<|begin|>user\n<|end|>\n<|begin|>assistant\n"
 
 
 def say_cycles(folder: Path) -> str:
@@ -187,26 +188,51 @@ def test_prefix_hits_of_texts_are_the_expected_ones(facts: Facts, api: str, tmp_
     assert not any("expectation" in reason for reason in attempt.verdict.reasons)
 
 
-def test_prompts_have_the_length_that_was_asked_for(facts: Facts) -> None:
-    lengths = {"uniform": {"min": 1, "max": 400}}
-    ids = rows_of(facts.load(facts.point(250, input_tokens=lengths, output_tokens=1)))
-    assert ids["input_tokens"].to_pylist() == ids["input_tokens_asked"].to_pylist()
-    point = facts.point(250, input_tokens=lengths, output_tokens=1)
-    as_text: Dialect = replace(point.dialect, prompt_token_ids=False)
-    texts = rows_of(facts.load(replace(point, dialect=as_text, seed=7)))
-    counted = texts["input_tokens"].to_pylist()
-    asked = texts["input_tokens_asked"].to_pylist()
-    exact = sum(count == tokens for count, tokens in zip(counted, asked, strict=True))
-    assert exact >= 0.999 * len(asked), "a text has as many tokens as ids would"
+def counted_minus_asked(attempt: Attempt) -> list[int]:
+    """Of each prompt: tokens that the engine counted, minus those that were asked for."""
+    rows = rows_of(attempt)
+    counted = rows["input_tokens"].to_pylist()
+    asked = rows["input_tokens_asked"].to_pylist()
+    return [count - tokens for count, tokens in zip(counted, asked, strict=True)]
+
+
+def as_text(point: LoadPoint) -> LoadPoint:
+    """The point with prompts as text, though the engine takes token ids."""
+    return replace(point, dialect=replace(point.dialect, prompt_token_ids=False), seed=7)
+
+
+def prose_in(folder: Path) -> str:
+    """A file of sentences in ``folder``."""
+    file = folder / "prose.txt"
+    sentences = script("make_tiny_model").text(np.random.default_rng(3), sentences=400)
+    file.write_text(" ".join(sentences))
+    return str(file)
+
+
+def test_prompts_have_the_length_that_was_asked_for(facts: Facts, tmp_path: Path) -> None:
+    keys = {"input_tokens": {"uniform": {"min": 1, "max": 400}}, "output_tokens": 1}
+    slices = {"content": {"text": prose_in(tmp_path)}}
+    ids = counted_minus_asked(facts.load(facts.point(250, **keys)))
+    words = counted_minus_asked(facts.load(as_text(facts.point(250, **keys))))
+    id_slices = counted_minus_asked(facts.load(facts.point(50, **keys, **slices)))
+    text_slices = counted_minus_asked(facts.load(as_text(facts.point(50, **keys, **slices))))
+    assert set(ids) == set(words) == set(id_slices) == set(text_slices) == {0}
+
+
+def test_a_chat_template_adds_the_same_to_every_prompt(facts: Facts, tmp_path: Path) -> None:
+    keys = {"api": "chat", "input_tokens": {"uniform": {"min": 1, "max": 400}}, "output_tokens": 1}
+    slices = {"content": {"text": prose_in(tmp_path)}}
+    words = counted_minus_asked(facts.load(facts.point(50, **keys)))
+    text_slices = counted_minus_asked(facts.load(facts.point(50, **keys, **slices)))
+    template = load_tokenizer(facts.model).encode(CHAT_OF_THE_TINY_MODEL)
+    assert set(words) == set(text_slices) == {len(template.ids)}
 
 
 def test_repeated_text_accepts_more_drafts_than_prose(facts: Facts, tmp_path: Path) -> None:
-    prose, repeated = tmp_path / "prose.txt", tmp_path / "repeated.txt"
-    tiny = script("make_tiny_model")
-    prose.write_text(" ".join(tiny.text(np.random.default_rng(3), sentences=400)))
+    repeated = tmp_path / "repeated.txt"
     repeated.write_text(facts.cycle * 40)
     keys = {"input_tokens": 200, "output_tokens": 64}
-    of_prose = facts.load(facts.point(12, content={"text": str(prose)}, **keys)).verdict
+    of_prose = facts.load(facts.point(12, content={"text": prose_in(tmp_path)}, **keys)).verdict
     of_repeated = facts.load(facts.point(12, content={"text": str(repeated)}, **keys)).verdict
     assert of_repeated.evidence["spec_accepted_share"] > 0.9
     assert of_repeated.evidence["spec_accepted_length"] > 1 + 0.9 * DRAFTED
