@@ -31,6 +31,12 @@ NGRAM = {
     "prompt_lookup_min": 2,
     "prompt_lookup_max": 5,
 }
+# the tiny model drafts for itself
+DRAFT_MODEL = {"method": "draft_model", "model": str(MODEL), "num_speculative_tokens": 4}
+# example -> how many of its deployments draft; the tiny model's answers repeat themselves, so
+# looked-up drafts are accepted too
+DRAFTING_DEPLOYMENTS = {"speculation": 2}
+LEAST_ACCEPTED = 0.5
 # of each file, what its deployments differ in here: a CPU has no FP8 and few cores, and the loaders
 # of load-formats that are packages of their own are not installed
 VARIED: dict[str, list[dict[str, Any]]] = {
@@ -43,7 +49,7 @@ VARIED: dict[str, list[dict[str, Any]]] = {
     "offline": [],
     "readers": [],
     "replicas-or-tp": [{"grid": {"tensor_parallel_size": [1, 2]}}],
-    "speculation": [{"cases": [{}, {"speculative": NGRAM}]}],
+    "speculation": [{"cases": [{}, {"speculative": NGRAM}, {"speculative": DRAFT_MODEL}]}],
     "vision": [{"grid": {"max_num_batched_tokens": [2048]}}],
     "workloads": [{"grid": {"enable_prefix_caching": [True, False]}}],
 }
@@ -99,6 +105,13 @@ def on_this_machine(name: str, folder: Path) -> dict[str, Any]:
     return content
 
 
+def accepted_share(point: dict[str, Any]) -> float:
+    """Accepted drafts over all drafts of the point's only repeat, as the engine counted them."""
+    (repeat,) = point["repeats"]
+    share: float = repeat["engine_side"]["spec_accepted_share"]
+    return share
+
+
 @pytest.mark.parametrize("name", VARIED)
 def test_an_example_runs_on_the_real_engine(name: str, tmp_path: Path) -> None:
     file = tmp_path / "experiment.yaml"
@@ -113,4 +126,7 @@ def test_an_example_runs_on_the_real_engine(name: str, tmp_path: Path) -> None:
     assert points
     assert {point["status"] for point in points} == {"ok"}
     assert all(point["output_token_throughput"] > 0 for point in points)
+    speculating = [point for point in points if "speculative" in point["settings"]]
+    assert len(speculating) == DRAFTING_DEPLOYMENTS.get(name, 0)
+    assert all(accepted_share(point) > LEAST_ACCEPTED for point in speculating)
     assert_nothing_left()
