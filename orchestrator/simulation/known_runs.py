@@ -76,7 +76,9 @@ class RunKey:
 
 
 class KnownRuns:
-    """The runs of the points of one sweep. Those of the oldest keys go when there are too many."""
+    """The runs of the points of one sweep. When there are too many, no more are kept: deployments
+    have their points in the same order, so the oldest ones are needed first.
+    """
 
     def __init__(self, most_requests: int = MOST_REQUESTS) -> None:
         self._most_requests = most_requests
@@ -91,10 +93,7 @@ class KnownRuns:
         return None
 
     def add(self, key: RunKey, run: KnownRun) -> None:
-        if run.times.same_under is None:  # nobody knows what it depends on
-            return
-        self._runs.setdefault(key, []).append(run)
-        self._requests += run.requests
-        while self._requests > self._most_requests:
-            oldest = self._runs.pop(next(iter(self._runs)))
-            self._requests -= sum(run.requests for run in oldest)
+        is_known = run.times.same_under is not None  # else nobody knows what it depends on
+        if is_known and self._requests + run.requests <= self._most_requests:
+            self._runs.setdefault(key, []).append(run)
+            self._requests += run.requests

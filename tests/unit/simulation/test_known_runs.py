@@ -81,12 +81,12 @@ def test_a_run_under_unknown_limits_is_not_kept() -> None:
     assert runs.find(key_of(), LIMITS) is None
 
 
-def test_the_oldest_runs_go_when_there_are_too_many_requests() -> None:
+def test_the_first_runs_are_kept_where_there_are_too_many_requests() -> None:
     runs = KnownRuns(most_requests=5)
     for seed in (1, 2):
         runs.add(key_of(seed=seed), a_run(requests=3, same_under=wide()))
-    assert runs.find(key_of(seed=1), LIMITS) is None
-    assert runs.find(key_of(seed=2), LIMITS) is not None
+    assert runs.find(key_of(seed=1), LIMITS) is not None
+    assert runs.find(key_of(seed=2), LIMITS) is None
 
 
 @pytest.mark.parametrize("control", ["request_rate", "concurrency"])
