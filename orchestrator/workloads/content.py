@@ -203,12 +203,20 @@ class TextSlices:
         return text
 
     def _cut(self, rng: np.random.Generator, tokens: int) -> int:
-        """Where to begin, so that no more than MOST_FILLED tokens are missing, if that can be."""
+        """Where to begin, so that no more than MOST_FILLED tokens are missing, if that can be; else
+        where the fewest are.
+        """
+        best_cut = 0
+        fewest_missing = tokens + 1
         for _ in range(MOST_CORRECTIONS):
             cut = int(rng.integers(len(self._text.places)))
-            if tokens - self._text.longest_slice(cut, tokens).tokens <= MOST_FILLED:
+            missing = tokens - self._text.longest_slice(cut, tokens).tokens
+            if missing < fewest_missing:
+                best_cut = cut
+                fewest_missing = missing
+            if missing <= MOST_FILLED:
                 break
-        return cut
+        return best_cut
 
     def _made(self, rng: np.random.Generator, cut: int, tokens: int) -> str:
         """A slice, and common words in place of the tokens that are missing."""

@@ -237,6 +237,16 @@ def test_slices_whose_tokens_do_not_add_up_are_counted(folder: Path) -> None:
     assert counts == [60] * 100
 
 
+@pytest.mark.parametrize("text", ['{"a":[1,2],"b":"fox"},' * 200, "over-the-lazy-dog/" * 90])
+def test_a_text_of_one_long_word_is_sent_in_slices(folder: Path, text: str) -> None:
+    tokenizer = load_tokenizer(str(folder))
+    slices = TokenizedText(tokenizer).slices(text)
+    for seed in range(50):
+        made = str(slices.make(rng(seed), 60))
+        assert len(tokenizer.encode(made, add_special_tokens=False).ids) == 60
+        assert made[: len(made) // 2] in f" {text}" * 2
+
+
 def test_the_shortest_slices_are_common_words(folder: Path) -> None:
     tokenizer = load_tokenizer(str(folder))
     slices = TokenizedText(tokenizer).slices(PROSE)

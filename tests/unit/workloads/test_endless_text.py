@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from orchestrator.base.errors import InputError
 from orchestrator.workloads.endless_text import EndlessText
 
 PROSE = (
@@ -45,7 +46,11 @@ LLAMA_3 = trained(
     ),
 )
 OF_CHINESE = trained(CHINESE, pre_tokenizers.ByteLevel(add_prefix_space=False))
+DATA = "".join(f'"key{number}":{{"a":[{number},2],"b":"fox"}},' for number in range(300))
+LINKS = "\n".join(f"https://the.quick.fox/it/is/said/{number}/jumps-over" for number in range(90))
 TEXTS = {
+    "no white space": (GPT_2, DATA),
+    "long words": (GPT_2, LINKS),
     "GPT 2": (GPT_2, PROSE),
     "offsets without spaces": (TRIMMED, PROSE),
     "Llama 3": (LLAMA_3, PROSE),
@@ -68,6 +73,12 @@ def test_a_slice_has_the_tokens_that_the_text_has_there(
     assert piece.tokens <= most_tokens
     assert count(tokenizer, piece.text) == piece.tokens
     assert piece.text in endless.text * 14
+
+
+def test_a_text_without_a_token_is_refused() -> None:
+    knows_a_alone = Tokenizer(models.BPE(vocab={"a": 0}, merges=[]))
+    with pytest.raises(InputError, match="no token"):
+        EndlessText.of(knows_a_alone, "xyz")
 
 
 @pytest.mark.parametrize("name", TEXTS)
