@@ -9,6 +9,7 @@ contained.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,10 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from jinja2 import TemplateError
 
 from orchestrator.base.arrays import Bools, Ints
-from orchestrator.load.prompt_tokens import PromptTokens, TooManyCharactersError
+from orchestrator.load.prompt_tokens import PromptTokens, UncountedError
 from orchestrator.load.requests import Assignment
 from orchestrator.load.schedule import kind_of
 from orchestrator.results.outcomes import RequestStatus
@@ -47,6 +47,8 @@ _NEEDED = (
     *("request_index", "session", "turn", "phase", "status", "output_tokens", "part"),
     "input_tokens",
 )
+# Of the texts of a point, with repeats; a core takes about 1.5 million a second.
+MOST_SEGMENTS = 30_000_000
 # Share of requests with a text whose prompt the engine may count otherwise than its tokenizer here.
 MOST_MISCOUNTED = 0.01
 
@@ -98,7 +100,7 @@ def _with_texts(
     expectation = _Expectation(assignment, block_tokens, parts | of_texts, texts)
     try:
         expected = expectation.of(answered)
-    except (TooManyCharactersError, TemplateError):
+    except UncountedError:
         return None
     is_text = _is_of(answered.parts, of_texts) & answered.is_counted
     is_miscounted = is_text & (expectation.prompt_tokens != answered.prompt_tokens)
@@ -202,6 +204,7 @@ class _Expectation:
         self._assignment = assignment
         self._kind = _named(assignment)
         self._contents = PromptContents(self._kind, texts)
+        self._segments_left = MOST_SEGMENTS if texts is not None else math.inf
         self._caches = [EndlessCache(block_tokens) for _ in point.targets]
         self._knows_answers = _returns_answers(point.dialect)
         self.prompt_tokens: Ints = np.zeros(0, np.int64)  # of each row, as counted here
@@ -230,6 +233,9 @@ class _Expectation:
         """The prompt of a request that was answered, and its expected hits."""
         cache = self._caches[self._assignment.target(session)]
         segments = self._contents.segments(session, turn, phase)
+        self._segments_left -= len(segments)
+        if self._segments_left < 0:
+            raise UncountedError(f"more than {MOST_SEGMENTS:,} blocks of tokens")
         hit_tokens = cache.take(segments)
         answer = self._contents.answered(session, turn, answer_tokens)
         if answer is not None and self._knows_answers:

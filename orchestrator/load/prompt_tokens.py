@@ -25,8 +25,10 @@ MOST_CHARACTERS = 20_000_000
 CHAT = "openai_chat"  # the wire whose messages a template writes
 
 
-class TooManyCharactersError(Exception):
-    """The prompts are too long together to be counted after a load."""
+class UncountedError(Exception):
+    """The tokens of a point's prompts cannot be counted here after its load: they are too many, or
+    the model's template does not write a chat.
+    """
 
 
 class PromptTokens:
@@ -56,14 +58,14 @@ class PromptTokens:
         return cls(tokenizer, template, point.cache_block_tokens)
 
     def segments(self, messages: Sequence[Message], tools: Sequence[Any]) -> list[Segment]:
-        """A prompt as one segment for each block of its tokens. Raises TooManyCharactersError."""
+        """A prompt as one segment for each block of its tokens. Raises UncountedError."""
         if self._template is None:
             text = "".join(message.text for message in messages)
         else:
             text = self._chat(messages, tools)
         self._characters_left -= len(text)
         if self._characters_left < 0:
-            raise TooManyCharactersError
+            raise UncountedError(f"more than {MOST_CHARACTERS:,} characters")
         # a template writes the special tokens itself
         encoding = self._tokenizer.encode(text, add_special_tokens=self._template is None)
         ids = np.array(encoding.ids, np.int32)
@@ -74,19 +76,25 @@ class PromptTokens:
     def _chat(self, messages: Sequence[Message], tools: Sequence[Any]) -> str:
         written = orjson.loads(orjson.dumps(chat_messages(messages)))
         for message in written:
-            _read_arguments(message)
-        text: str = self._template.apply_chat_template(
-            written, tools=list(tools) or None, add_generation_prompt=True, tokenize=False
-        )
+            _as_servers_read(message)
+        try:
+            text: str = self._template.apply_chat_template(
+                written, tools=list(tools) or None, add_generation_prompt=True, tokenize=False
+            )
+        except Exception as error:  # a template is a program of the model's makers
+            raise UncountedError(f"the chat template: {error}") from error
         return text
 
 
-def _read_arguments(message: dict[str, Any]) -> None:
-    """Puts the arguments of calls in the form in which servers give them to templates: an object,
-    empty where they are no JSON of one.
+def _as_servers_read(message: dict[str, Any]) -> None:
+    """Puts a message in the form in which servers give it to templates: its content is a text, and
+    the arguments of calls are an object, empty where they are no JSON of one.
     """
-    if message["content"] is None:
+    content = message["content"]
+    if content is None:
         message["content"] = ""
+    elif isinstance(content, list):
+        message["content"] = "\n".join(part.get("text", "") for part in content)
     for call in message.get("tool_calls") or ():
         try:
             arguments = orjson.loads(call["function"]["arguments"])

@@ -19,7 +19,7 @@ import codecs
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from hashlib import sha256
 from itertools import takewhile
 from pathlib import Path
@@ -34,7 +34,7 @@ from orchestrator.results.ids import content_digest
 from orchestrator.spec.constraint import ConstraintKind, ToolChoice
 from orchestrator.spec.document import wrong
 from orchestrator.spec.load import ContentKind, Growing, Lengths, Workload
-from orchestrator.spec.request_options import NamedTool, asks_for_more
+from orchestrator.spec.request_options import NamedTool, asks_for_more, tool_name
 from orchestrator.spec.settings import OneLine, as_tuple
 from orchestrator.workloads.entries import (
     ANSWERS,
@@ -191,6 +191,8 @@ class Summary:
     tools_at: str | None = None  # where the first of them stands; None: there is none
     # who decides whether answers call tools -> where the first entry says it
     tool_choices: Mapping[ToolChoice, str] = field(default_factory=dict)
+    # names of the tools that all entries with tools of their own have; None: no entry has any
+    common_tools: frozenset[str] | None = None
     table_columns: int | None = None  # of lines of text that look like a table
 
     @classmethod
@@ -226,6 +228,7 @@ class Summary:
             with_tools=sum(entry.has_tools for entry in requests),
             tools_at=next((entry.place for entry in requests if entry.has_tools), None),
             tool_choices=_tool_choices(requests),
+            common_tools=_common_tools(requests),
             table_columns=columns_of_lines(
                 [entry.messages[0].text for entry in requests if entry.is_line]
             ),
@@ -235,6 +238,16 @@ class Summary:
 READ_AS_IS = FileRules()
 # The path that an API's requests have in an OpenAI batch; others have none.
 _PATHS = {"chat": "/chat/completions", "completions": "/v1/completions"}
+
+
+def _common_tools(entries: Sequence[PromptEntry]) -> frozenset[str] | None:
+    """The names of the tools that all entries with tools of their own have; None: none has any."""
+    names_of_each = [
+        frozenset(filter(None, map(tool_name, entry.fields["tools"])))
+        for entry in entries
+        if "tools" in entry.fields
+    ]
+    return frozenset.intersection(*names_of_each) if names_of_each else None
 
 
 def _asked_fields(entry: PromptEntry) -> frozenset[str]:
@@ -570,6 +583,10 @@ class FileWorkload(Workload):
             )
         if self.tool_choice is not None and self.tools is None and not file_summary.tool_choices:
             yield "has no tools, which 'tool_choice' needs"
+        name = self.tool_choice.name if isinstance(self.tool_choice, NamedTool) else None
+        common_tools = file_summary.common_tools
+        if name is not None and common_tools is not None and name not in common_tools:
+            yield f"has entries whose tools lack {name!r}, which 'tool_choice' names"
         for choice in ("required", "named"):
             place = file_summary.tool_choices.get(choice)
             if place is not None and self.constrain is not None and self.tool_choice is None:
@@ -661,7 +678,7 @@ class FileRequests(WorkloadKind):
             tokens_left -= size
         return parts
 
-    @property
+    @cached_property
     def has_texts(self) -> bool:
         """Whether all prompts are texts that the file has as they are sent: none has pictures, token
         ids or answers of the engine.

@@ -46,7 +46,7 @@ def tool_fields(keys: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
         tools = _tools(keys.get("tools"))
         choice = _tool_choice(keys.get("tool_choice"), tools)
         parallel = keys.get("parallel_tool_calls")
-        if parallel not in (None, "", True, False):
+        if parallel not in (None, "") and not isinstance(parallel, bool):
             raise ValueError(f"'parallel_tool_calls' is {str(parallel)[:60]!r}; give true or false")
     except ValueError as error:
         problems.append(str(error))

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from orchestrator.load import expected as expected_module
 from orchestrator.load import prompt_tokens
 from orchestrator.load.expected import with_expected_hits
 from orchestrator.load.point import LoadPoint, Target
@@ -322,6 +323,41 @@ def test_a_chat_that_the_template_refuses_has_no_expectation(model: str, tmp_pat
     assert set(expected(point, counted=lambda session: 5).values()) == {None}
     config.write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
     assert set(expected(point, counted=lambda session: 5).values()) == {None}
+
+
+@pytest.mark.parametrize("template", ["{{ messages[0].content + 1 }}", "{{ messages[9].role.x }}"])
+def test_a_chat_at_which_the_template_fails_has_no_expectation(
+    model: str, tmp_path: Path, template: str
+) -> None:
+    config = Path(model) / "tokenizer_config.json"
+    config.write_text(config.read_text().replace(json.dumps(TEMPLATE), json.dumps(template)))
+    point = point_of_file(model, tmp_path, [{"prompt": "1 2 3"}])
+    assert set(expected(point, counted=lambda session: 5).values()) == {None}
+
+
+def test_the_parts_of_what_a_tool_returned_are_given_to_the_template_as_a_text(
+    model: str, tmp_path: Path
+) -> None:
+    function = {"name": "weather", "arguments": '{"city": "Oslo"}'}
+    call = {"id": "c", "type": "function", "function": function}
+    parts = [{"type": "text", "text": "3"}, {"type": "text", "text": "4"}]
+    messages = [
+        {"role": "user", "content": "1 2"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": parts},
+    ]
+    tool = {"type": "function", "function": {"name": "weather"}}
+    point = point_of_file(model, tmp_path, [{"messages": messages, "tools": [tool]}])
+    # weather user 1 2 assistant Oslo tool 3 4 assistant
+    assert set(expected(point, counted=lambda session: 10).values()) == {0, 8}
+
+
+def test_more_blocks_than_can_be_looked_up_have_no_expectation(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    point = point_of_file(model, tmp_path, [{"prompt": numbers(0, 10)}], api="completions")
+    monkeypatch.setattr(expected_module, "MOST_SEGMENTS", 3)
+    assert set(expected(point, counted=lambda session: 10).values()) == {None}
 
 
 def test_live_answers_in_sessions_of_a_file_have_no_expectation(model: str, tmp_path: Path) -> None:

@@ -154,6 +154,15 @@ def test_the_workloads_choice_goes_before_the_recorded_one_and_only_where_there_
     assert not kind.request(0, 0, "measure", ()).ends_naturally
 
 
+def test_a_tool_that_entries_do_not_define_cannot_be_chosen(tmp_path: Path) -> None:
+    other = {"type": "function", "function": {"name": "other"}}
+    chosen = {"tools": [other], "tool_choice": {"name": "other"}}
+    entry = {"messages": [ASKED], "tools": [TOOL]}
+    with pytest.raises(ProblemsError, match="tools lack 'other', which 'tool_choice' names"):
+        planned(tmp_path, entry, **chosen)
+    assert planned(tmp_path, entry | {"tools": [TOOL, other]}, **chosen)
+
+
 def test_where_tools_stand_is_known_by_line(tmp_path: Path) -> None:
     entries = [
         {"prompt": "x"},
@@ -234,6 +243,7 @@ def test_what_servers_do_anyway_is_not_sent(fields: dict[str, Any], sent: dict[s
         ),
         ({"tool_choice": "required"}, "'tool_choice' needs 'tools'"),
         ({"tools": [TOOL], "parallel_tool_calls": "no"}, "'parallel_tool_calls' is 'no'"),
+        ({"tools": [TOOL], "parallel_tool_calls": 0}, "'parallel_tool_calls' is '0'"),
         ({"functions": [{"name": "f"}]}, "write 'tools' and 'tool_calls'"),
         (
             {"tools": [TOOL], "tool_choice": "required", "structured_outputs": {"regex": "a"}},
