@@ -41,6 +41,7 @@ ENGINE_TESTS = (  # those that run over every engine, and those that list all en
     "tests/contract/test_engines.py",
     "tests/contract/test_quantizations.py",
     "tests/contract/test_recipes.py",
+    "tests/contract/test_request_fields.py",
     "tests/contract/test_routers.py",
     "tests/unit/engines/test_command_lines.py",
     "tests/unit/spec/test_documentation.py",
