@@ -35,6 +35,7 @@ LABEL_WIDTH = 42  # characters in a line of an axis's name
 LONGEST_LABEL = 60  # characters of a name in a legend
 WIDEST_IN_TWO_COLUMNS = 36  # characters of a name in a legend of two columns
 NAMED_LEFT_OUT = 3  # names of what is not drawn; the others are counted
+AT_ONCE = "all requests due at once"
 CONTROL_TEXTS = {"concurrency": "requests in flight", "request_rate": "load (requests/s)"}
 SVG_SETTINGS = {"svg.hashsalt": "orchestrator", "svg.fonttype": "none"}  # the same bytes each time
 
@@ -155,7 +156,7 @@ def at_once_text(series: Sequence[Series]) -> str:
     Such a load has no place on an axis.
     """
     labels = [each.label for each in series[:MOST_CURVES] if each.has_all_at_once]
-    return f"all requests due at once ({_listed(labels)})" if labels else ""
+    return f"{AT_ONCE} ({_listed(labels)})" if labels else ""
 
 
 def add_title(axes: Axes, text: str) -> None:

@@ -27,6 +27,7 @@ from orchestrator.report.plot.charts import (
 )
 from orchestrator.report.plot.points import (
     MOST_CURVES,
+    PlottedPoint,
     Series,
     all_points,
     points_of_documents,
@@ -55,8 +56,8 @@ class Picture:
     """What a picture shows.
 
     ``points``: how many points it shows, whole or by part. ``parts``: the names of the parts of
-    mixes that it shows. ``left_out``: titles of groups for which there was no room, names of
-    deployments without a curve, and points that no curve shows.
+    mixes that it shows. ``left_out``: titles of groups for which there was no room, names of parts
+    and deployments without a curve, and points that no curve shows.
     """
 
     points: int
@@ -82,7 +83,8 @@ class _Panel:
 class _Group:
     """Points that compare: those of one workload, model and hardware.
 
-    ``part``: the part of a mix that they are of; None: they are whole points.
+    ``panels``: none where a part has nothing to draw over load. ``part``: the part of a mix that
+    the points are of; None: they are whole points.
     """
 
     title: str
@@ -93,6 +95,23 @@ class _Group:
     def handles(self) -> list[Any]:
         """The entries of the legend."""
         return frontier_handles(self.series) if self.part is None else curve_handles(self.series)
+
+    def shown_points(self) -> Iterator[PlottedPoint]:
+        """The points that some panel shows: a frontier shows all, curves those with a place on the
+        axis of load.
+        """
+        if self.part is None:
+            yield from all_points(self.series)
+            return
+        for point in all_points(self.series[:MOST_CURVES]):
+            if math.isfinite(point.numbers["level"]):
+                yield point
+
+    def reason_not_drawn(self) -> str:
+        """Why it has no panels."""
+        if all(math.isinf(point.numbers["level"]) for point in all_points(self.series)):
+            return look.AT_ONCE
+        return "no figures over load"
 
     @property
     def rows(self) -> int:
@@ -116,8 +135,8 @@ def write_picture(path: Path, shown: ShownResults, part: str | None = None) -> P
     """Writes the frontier and the curves of each group; the same points give the same bytes.
 
     ``part``: the only part of mixes to be drawn; None: whole points, and below them all parts.
-    Raises InputError where nothing was measured, for an unknown part, where the file cannot be
-    written, and as ``check_picture_path`` does.
+    Raises InputError where nothing was measured, for a part that is unknown or has nothing to draw,
+    where the file cannot be written, and as ``check_picture_path`` does.
     """
     check_picture_path(path)
     groups: list[_Group] = []
@@ -127,7 +146,8 @@ def write_picture(path: Path, shown: ShownResults, part: str | None = None) -> P
         raise InputError(f"--plot {path}: no point there has figures to draw")
     if part is not None:
         groups = _of_part(groups, part)
-    drawn = _with_room(groups)
+    drawable = [group for group in groups if group.panels]
+    drawn = _with_room(drawable)
     partial = path.with_name(f".{path.name}.partial")
     figure = _figure(drawn)
     try:
@@ -136,25 +156,32 @@ def write_picture(path: Path, shown: ShownResults, part: str | None = None) -> P
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise InputError(f"--plot {path}: {error.strerror or error}") from error
-    left_out = [group.title for group in groups if group not in drawn]
+    left_out = [group.title for group in drawable if group not in drawn]
     points = set()
     for group in drawn:
         left_out += [each.label for each in group.series[MOST_CURVES:]]
         at_once = look.at_once_text(group.series)
         if at_once:
             left_out.append(f"over load {at_once}")
-        points |= {(point.experiment, point.point_id) for point in all_points(group.series)}
+        points |= {(point.experiment, point.point_id) for point in group.shown_points()}
+    for group in groups:
+        if not group.panels:
+            left_out.append(f"{group.part}: {group.reason_not_drawn()}")
     parts = dict.fromkeys(group.part for group in drawn if group.part is not None)
     return Picture(len(points), tuple(parts), tuple(dict.fromkeys(left_out)))
 
 
 def _of_part(groups: Sequence[_Group], part: str) -> list[_Group]:
-    """The groups of this part of a mix. Raises InputError where no mix has it."""
+    """The groups of this part of a mix. Raises InputError where no mix has it, and where none of
+    its groups has anything to draw.
+    """
     of_part = [group for group in groups if group.part == part]
     if not of_part:
         names = sorted({group.part for group in groups if group.part is not None})
         those = f"the parts there are {listed(names)}" if names else "no point there is of a mix"
         raise InputError(f"--part {part!r}: {those}")
+    if not any(group.panels for group in of_part):
+        raise InputError(f"--part {part!r} has no curves: {of_part[0].reason_not_drawn()}")
     return of_part
 
 

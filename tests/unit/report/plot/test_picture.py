@@ -136,6 +136,41 @@ def test_where_all_requests_were_due_at_once_no_curve_is_empty(tmp_path: Path) -
     invoke("results", store.uri, "--plot", str(path))
     assert "load (requests/s)" not in texts_of(path)
 
+    mix = store_of_rates(tmp_path / "mix", [math.inf])
+    done = invoke("results", mix.uri, "--plot", str(path))
+    at_once = "all requests due at once"
+    assert done.stdout == (
+        f"{path}: 1 point\n"
+        f"not drawn: over load {at_once} (label-d0), chat: {at_once}, rag: {at_once}\n"
+    )
+    assert "load (requests/s)" not in texts_of(path)
+    titles = [text for text in texts_of(path) if " of exp" in text]
+    assert len(titles) == 1 and titles[0].startswith("office of exp")
+    with pytest.raises(InputError, match=f"--part 'rag' has no curves: {at_once}"):
+        invoke("results", mix.uri, "--plot", str(path), "--part", "rag")
+
+
+def store_of_rates(folder: Path, rates: list[float]) -> Store:
+    """Requests of two parts, chat and rag, of one deployment, measured at these rates."""
+    store = Store.open(str(folder), "exp")
+    rows = [request(number, 50 * number, part=("chat", "rag")[number % 2]) for number in range(4)]
+    for rate in rates:
+        name = f"at-{rate}"
+        kept = {"point_id": name, "level": rate, "workload": "office"}
+        commit_measurement(store, name, rows, deployment=deployment_row(), **kept)
+    return store
+
+
+def test_of_a_part_only_points_on_its_curves_are_counted(tmp_path: Path) -> None:
+    store = store_of_rates(tmp_path / "mix", [2.0, math.inf])
+    path = tmp_path / "points.svg"
+    done = invoke("results", store.uri, "--plot", str(path), "--part", "rag")
+    assert done.stdout == (
+        f"{path}: 1 point, by part: rag\nnot drawn: over load all requests due at once (label-d0)\n"
+    )
+    done = invoke("results", store.uri, "--plot", str(path))
+    assert done.stdout.startswith(f"{path}: 2 points, by part: chat, rag\n")
+
 
 @pytest.fixture
 def store_of_mix(tmp_path: Path) -> Store:
