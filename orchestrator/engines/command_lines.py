@@ -23,6 +23,8 @@ FOLDER = Path(__file__).with_name("recorded")
 # a month.
 _TAG = re.compile(r":(v?\d+\.\d+\.\d[\w.-]*)(?:@|$)")
 _NUMBERS = re.compile(r"v?(\d+(?:\.\d+)*)")
+# A release itself, perhaps as built for some devices; not a build between two releases.
+_RELEASE = re.compile(r"v?(\d+(?:\.\d+)*)(?:[+-](?:cpu|cu\d+|rocm\d+))?")
 _SHORT = 2  # characters of a flag like -q
 
 
@@ -142,6 +144,16 @@ class Release:
     def is_certain(self) -> bool:
         """Whether a flag or value that the command line does not have is refused."""
         return self.standing in (ReleaseStanding.ASSUMED, ReleaseStanding.RECORDED)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the version that the deployment states is the recorded one itself, and no build
+        before or after it.
+        """
+        match = _RELEASE.fullmatch(self.stated)
+        if match is None:
+            return False
+        return match[1].removesuffix(".0") == self.command_line.version.removesuffix(".0")
 
 
 @cache

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from orchestrator.base.registry import did_you_mean
-from orchestrator.engines.command_lines import ReleaseStanding, release_of
+from orchestrator.engines.command_lines import CommandLine, release_of
 from orchestrator.engines.engine import Engine
 from orchestrator.plan.feasibility import RuleFinding
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Workload
+from orchestrator.spec.request_options import reason_to_refuse
 from orchestrator.spec.settings import EngineSettings
 
 
@@ -142,28 +143,45 @@ def _ignored_fields(
 ) -> list[str]:
     """Sentences about further fields that a recorded release does not know, and so ignores.
 
-    They are certain, and refused, only if the deployment states that it runs this release: a server
-    that ignores a field measures as well as one that knows it, so a guess refuses nothing. []
-    unless ``is_certain`` fits the deployment, or where no fields are recorded.
+    They are certain, and refused, only if the deployment states that it runs exactly this release
+    and names no plugins, which may read fields of their own: a server that ignores a field measures
+    as well as one that knows it, so a guess refuses nothing. [] unless ``is_certain`` fits the
+    deployment, or where no fields are recorded.
     """
     asked = workload.asked_fields()
     release = release_of(engine.name, settings) if asked else None
-    if release is None or (release.standing is ReleaseStanding.RECORDED) is not is_certain:
+    if release is None:
+        return []
+    may_have_plugins = engine.plugins_variable in settings.env
+    if (release.is_exact and not may_have_plugins) is not is_certain:
         return []
     known = release.command_line.request_fields.get(workload.api)
     if known is None:
         return []
     name = f"{engine.title} {release.command_line.version}"
+    doubt = ""
+    if not release.is_exact:
+        doubt = ", as may the release that runs"
+    elif may_have_plugins:
+        doubt = f", unless a plugin of {engine.plugins_variable} reads it"
     sentences: list[str] = []
     for field_name in sorted(asked - known):
-        sentence = (
+        remedy = _remedy_of_unknown_field(field_name, release.command_line, known)
+        sentences.append(
             f"workload {workload.name!r} asks for {field_name}, which the API {workload.api!r} of "
-            f"{name} does not know and ignores"
+            f"{name} does not know and ignores{doubt}: {remedy}"
         )
-        if not is_certain:
-            sentence += ", as may the release that runs"
-        remedy = did_you_mean(field_name, known)
-        if not remedy:
-            remedy = "leave it out, or measure it with another engine"
-        sentences.append(f"{sentence}: {remedy}")
     return sentences
+
+
+def _remedy_of_unknown_field(
+    field_name: str, command_line: CommandLine, known: frozenset[str]
+) -> str:
+    """What to do about a field that is not among those ``known`` to the API of a workload."""
+    fields_by_api = command_line.request_fields.items()
+    other_apis = [api for api, fields in fields_by_api if field_name in fields]
+    if other_apis:
+        return f"use the API {' or '.join(other_apis)}"
+    may_be_given = [name for name in known if reason_to_refuse(name) is None]
+    guess = did_you_mean(field_name, may_be_given)
+    return guess or "leave it out, or measure it with another engine"

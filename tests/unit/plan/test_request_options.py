@@ -189,17 +189,84 @@ def doubts(engine: str, request: dict[str, Any], **settings: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("engine", "version"), [("vllm", "0.33.0"), ("vllm", "0.32.0"), ("sglang", "0.5.23")]
+    ("engine", "version", "recorded"),
+    [
+        ("vllm", "0.33.0", "0.33.0"),
+        ("vllm", "0.33", "0.33.0"),
+        ("vllm", "v0.33.0+cu129", "0.33.0"),
+        ("vllm", "0.32.0", "0.32.0"),
+        ("sglang", "0.5.23", "0.5.23"),
+    ],
 )
 def test_a_field_that_the_stated_release_would_ignore_is_refused_with_the_nearest(
-    engine: str, version: str
+    engine: str, version: str, recorded: str
 ) -> None:
     sentence = mismatch(engine, {"engine_version": version}, request=MISSPELLED | {"top_p": 0.9})
     assert sentence == (
         f"workload 'w' asks for temprature, which the API 'completions' of {ENGINES[engine].title} "
-        f"{version} does not know and ignores: did you mean 'temperature'?"
+        f"{recorded} does not know and ignores: did you mean 'temperature'?"
     )
     assert doubts(engine, MISSPELLED, engine_version=version) == []
+
+
+@pytest.mark.parametrize(
+    ("engine", "version"),
+    [
+        ("vllm", "0.33.1.dev512+gabc"),
+        ("vllm", "0.33.0.dev5"),
+        ("vllm", "0.33.1rc1"),
+        ("vllm", "0.33.0rc1"),
+        ("vllm", "0.33.1"),
+        ("vllm", "0.33.0+acme"),
+        ("vllm", "0"),
+        ("sglang", "0.5"),
+        ("sglang", "0.5.23.post1"),
+    ],
+)
+def test_a_field_that_a_build_beside_the_recorded_release_may_know_is_only_noted(
+    engine: str, version: str
+) -> None:
+    assert mismatch(engine, {"engine_version": version}, request=MISSPELLED) is None
+    (sentence,) = doubts(engine, MISSPELLED, engine_version=version)
+    assert "does not know and ignores, as may the release that runs: did you" in sentence
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "variable"),
+    [("vllm", "0.33.0", "VLLM_PLUGINS"), ("sglang", "0.5.23", "SGLANG_PLUGINS")],
+)
+def test_a_field_that_a_plugin_may_read_is_only_noted(
+    engine: str, version: str, variable: str
+) -> None:
+    settings = {"engine_version": version, "env": {variable: "ours"}}
+    assert mismatch(engine, settings, request=MISSPELLED) is None
+    (sentence,) = doubts(engine, MISSPELLED, **settings)
+    assert f"ignores, unless a plugin of {variable} reads it: did you mean" in sentence
+
+
+def test_no_field_is_suggested_that_a_workload_may_not_give() -> None:
+    sentence = mismatch("vllm", {"engine_version": "0.33.0"}, request={"store": True})
+    assert sentence is not None and "'stream'" not in sentence
+    sentence = mismatch("vllm", {"engine_version": "0.33.0"}, request={"tool": []}, api="chat")
+    assert sentence is not None and sentence.endswith(
+        "leave it out, or measure it with another engine"
+    )
+
+
+@pytest.mark.parametrize(
+    ("engine", "field_name"),
+    [
+        ("vllm", "chat_template_kwargs"),
+        ("vllm", "mm_processor_kwargs"),
+        ("sglang", "chat_template_kwargs"),
+    ],
+)
+def test_a_field_of_another_api_names_that_api(engine: str, field_name: str) -> None:
+    release = {"engine_version": {"vllm": "0.33.0", "sglang": "0.5.23"}[engine]}
+    sentence = mismatch(engine, release, request={field_name: {"a": 1}})
+    assert sentence is not None and sentence.endswith("ignores: use the API chat")
+    sentence = mismatch("vllm", {"engine_version": "0.33.0"}, request={"suffix": "."}, api="chat")
+    assert sentence is not None and sentence.endswith("ignores: use the API completions")
 
 
 def test_fields_are_known_by_release_and_api() -> None:
@@ -211,8 +278,7 @@ def test_fields_are_known_by_release_and_api() -> None:
     stated = {"engine_version": "0.5.23"}
     assert mismatch("sglang", stated, api="chat", request=template) is None
     sentence = mismatch("sglang", stated, request=template)
-    assert sentence is not None
-    assert sentence.endswith("ignores: leave it out, or measure it with another engine")
+    assert sentence is not None and "asks for chat_template_kwargs, which" in sentence
     assert mismatch("sglang", stated, api="native", request=MISSPELLED) is None, "not recorded"
 
 
