@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import click
 
-from orchestrator.base.errors import InputError
-
 # All flags are passed on to emulator/flags.py, which also reads those of an emulator that a sweep
 # starts as an engine.
 _FLAGS_PASSED_ON = {
@@ -32,11 +30,7 @@ def emulator(argv: tuple[str, ...]) -> int:
         return int(ended.code or 0)
     from orchestrator.emulator.server import main
 
-    try:
-        options = options_of(arguments)
-    except (OSError, ValueError) as error:  # of the files that the flags name
-        raise InputError(str(error)) from None
-    return main(options)
+    return main(options_of(arguments))
 
 
 def _fit(argv: tuple[str, ...]) -> int:

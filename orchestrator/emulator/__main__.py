@@ -16,7 +16,7 @@ def run(argv: list[str]) -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
     try:
         options = options_of(parse(argv))
-    except (InputError, ValueError, OSError) as error:
+    except InputError as error:
         log(f"Value error, {error}", "ERROR")
         return 1
     return main(options)

@@ -8,9 +8,11 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
+from orchestrator.base.errors import InputError
 from orchestrator.base.registry import did_you_mean
 from orchestrator.emulator.profile import (
     DEFAULT_ACCELERATOR,
@@ -146,11 +148,25 @@ def _pairs(entries: list[str]) -> dict[str, str]:
     return pairs
 
 
+def _read_config(path: Path) -> dict[str, Any]:
+    """The settings and the hardware of a file of ``--config``. Raises InputError."""
+    problem = f"cannot read the emulator config {path}"
+    try:
+        config = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise InputError(f"{problem}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise InputError(f"{problem}: {error}") from error
+    if not isinstance(config, dict):
+        raise InputError(f"{problem}: it is no JSON object")
+    return config
+
+
 def options_of(arguments: argparse.Namespace) -> Options:
-    """Everything the server needs, from the flags and the config file they name. Raises InputError
-    and OSError.
+    """Everything the server needs, from the flags and the config file they name. Raises
+    InputError.
     """
-    config = json.loads(arguments.config.read_text()) if arguments.config else {}
+    config = _read_config(arguments.config) if arguments.config else {}
     fields = {"engine": "emulator", "model": arguments.model, "profile": arguments.profile}
     fields |= _pairs(arguments.set)
     hardware = {"name": "emulated", "accelerator": arguments.accelerator}

@@ -207,7 +207,10 @@ def load_profile(name: str | None) -> Profile:
 def _from_file(path: Path) -> Profile:
     try:
         text = read_at_most(path, MOST_BYTES).decode("utf-8")
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        reason = error.strerror or error
+        raise InputError(f"cannot read the emulator profile {path}: {reason}") from error
+    except ValueError as error:
         raise InputError(f"cannot read the emulator profile {path}: {error}") from error
     is_json = path.suffix == ".json"
     if is_json:

@@ -32,5 +32,7 @@ def test_the_former_spelling_of_fit_names_the_new_one_and_fits(
 
 
 def test_a_file_that_is_not_there_is_an_input_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"missing\.json"):
+    with pytest.raises(
+        InputError, match=r"cannot read the emulator config .*missing\.json: No such"
+    ):
         invoke("emulator", "--config", str(tmp_path / "missing.json"))

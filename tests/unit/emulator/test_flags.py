@@ -46,6 +46,35 @@ def test_a_config_file_takes_the_place_of_flags(tmp_path: Path) -> None:
     assert parsed.hardware.accelerator == "A100-80GB"
 
 
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "No such file or directory"),
+        (b'{"settings": ', "Expecting value: line 1 column 14 (char 13)"),
+        (b"\xff", "'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"),
+        (b"[]", "it is no JSON object"),
+    ],
+)
+def test_a_config_file_that_cannot_be_read_is_named_with_the_reason(
+    content: bytes | None, reason: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "emulator.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InputError) as raised:
+        options("--config", str(path))
+    assert str(raised.value) == f"cannot read the emulator config {path}: {reason}"
+
+
+def test_a_profile_that_is_not_there_is_named_with_the_reason(tmp_path: Path) -> None:
+    path = tmp_path / "missing.yaml"
+    with pytest.raises(InputError) as raised:
+        options("--profile", str(path))
+    assert str(raised.value) == (
+        f"cannot read the emulator profile {path}: No such file or directory"
+    )
+
+
 def test_an_unknown_setting_is_refused_by_name() -> None:
     with pytest.raises(InputError, match="no_such_setting"):
         options("--set", "no_such_setting=1")
