@@ -80,7 +80,7 @@ def spellings(record: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """What a release changed, a line for each flag that came, went or takes other values, and for
-    each API whose requests have other fields.
+    each API that came, went or whose requests have other fields.
     """
     old, new = spellings(before), spellings(after)
     lines = [f"gone: {name}" for name in sorted(old.keys() - new.keys())]
@@ -92,8 +92,12 @@ def changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
             was, now = set(old[name].get(key, ())), set(new[name].get(key, ()))
             if was != now:
                 lines.append(f"{name} {key}: gone {sorted(was - now)}, new {sorted(now - was)}")
-    for api, names in before.get("request_fields", {}).items():
-        was, now = set(names), set(after["request_fields"][api])
+    fields_before = before.get("request_fields", {})
+    fields_after = after.get("request_fields", {})
+    lines += [f"gone: requests of {api}" for api in sorted(fields_before.keys() - fields_after)]
+    lines += [f"new: requests of {api}" for api in sorted(fields_after.keys() - fields_before)]
+    for api in sorted(fields_before.keys() & fields_after):
+        was, now = set(fields_before[api]), set(fields_after[api])
         if was != now:
             lines.append(f"requests of {api}: gone {sorted(was - now)}, new {sorted(now - was)}")
     return lines

@@ -29,6 +29,7 @@ from orchestrator.spec.settings import EngineSettings, Hardware
 from tests.integration.engine_real import ROOT, script
 
 install = script("install_engines")
+newest = script("newest_engines")
 tiny = script("make_tiny_model")
 quantized = script("make_quantized_models")
 
@@ -404,3 +405,18 @@ def test_a_new_engine_is_told_how_its_command_line_is_recorded(tmp_path: Path) -
     assert done.returncode == 2
     assert "has no code that asks the parser of 'toy'" in done.stderr
     assert "or write orchestrator/engines/recorded/toy.json by hand" in done.stderr
+
+
+def test_of_a_newer_release_apis_that_came_and_went_are_named_with_changed_fields() -> None:
+    before = {"completions": ["prompt", "seed"], "chat": ["messages"], "native": ["text"]}
+    after = {"completions": ["prompt", "stop"], "chat": ["messages"], "responses": ["input"]}
+    changes = newest.changes(
+        {"flags": {}, "request_fields": before}, {"flags": {}, "request_fields": after}
+    )
+    assert changes == [
+        "gone: requests of native",
+        "new: requests of responses",
+        "requests of completions: gone ['seed'], new ['stop']",
+    ]
+    without_fields = newest.changes({"flags": {}, "request_fields": before}, {"flags": {}})
+    assert without_fields == [f"gone: requests of {api}" for api in sorted(before)]
