@@ -3,8 +3,8 @@
 Names and units are those of its ``utils/process_result.py``: seconds, and tokens/s for ``intvty``,
 the interactivity 1 / TPOT. ``p99_intvty`` is that of the p99 of TPOT, so it is the slow end. Rows
 have no place for a verdict, nor for what was not measured on the hardware that they name, so only
-valid points of real engines are written. A row is all that its GPUs did, so a mix has one row and
-its parts have none.
+valid points of real engines are written. A row stands for all that the GPUs did, so a mix has one
+row and its parts have none.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class InferenceX:
                 continue
             rows.append(_row(point))
             if point.part_figures:
-                yield LeftOutParts(point, "a row is all that its GPUs did")
+                yield LeftOutParts(point, "a row stands for all that the GPUs did")
         if rows:
             yield ExportedFile(f"agg_{experiment.name}.json", rows, len(rows))
 

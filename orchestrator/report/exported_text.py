@@ -31,4 +31,7 @@ def export_text(
     for reason, count in Counter(reasons).most_common():
         yield f"left out: {counted(count, 'point')}: {reason}"
     for reason, count in Counter(reasons_of_parts).most_common():
-        yield f"without its parts: {counted(count, 'point')} of a mix: {reason}"
+        if count == 1:
+            yield f"1 point of a mix is written whole, without its parts: {reason}"
+        else:
+            yield f"{count} points of mixes are written whole, without their parts: {reason}"

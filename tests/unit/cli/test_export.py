@@ -76,5 +76,6 @@ def test_rows_of_a_mix_have_no_place_for_its_parts_and_the_output_says_so(tmp_pa
     )
     assert done.stdout == (
         f"{tmp_path}/rows/agg_exp.json: 2 points, InferenceX rows\n"
-        "without its parts: 2 points of a mix: a row is all that its GPUs did\n"
+        "2 points of mixes are written whole, without their parts: "
+        "a row stands for all that the GPUs did\n"
     )

@@ -19,3 +19,11 @@ def test_reasons_are_counted_the_commonest_first() -> None:
         "left out: 2 points: it failed",
         "left out: 1 point: it is disturbed",
     ]
+
+
+def test_mixes_that_are_written_without_their_parts_are_counted() -> None:
+    whole = "a row stands for all that the GPUs did"
+    (_, line) = export_text("rows", ["a.json"], 3, [], [whole])
+    assert line == f"1 point of a mix is written whole, without its parts: {whole}"
+    (_, line) = export_text("rows", ["a.json"], 3, [], [whole, whole])
+    assert line == f"2 points of mixes are written whole, without their parts: {whole}"
