@@ -40,6 +40,13 @@ def wait_until(true: Callable[[], bool], limit_s: float = LIMIT_S) -> bool:
     return true()
 
 
+def wait_for_tree(folder: Path, launch_id: str) -> None:
+    """Wait until all four processes of a TREE live, and ignore what they will ignore."""
+    log = folder / "engine.log"
+    assert wait_until(lambda: log.is_file() and log.read_text().count("up ") == 4)
+    assert len(living(launch_id)) == 4
+
+
 @contextmanager
 def running(
     command: Command, folder: Path, launch_id: str, grace_s: float = 10.0
@@ -197,7 +204,7 @@ def test_an_owner_whose_guard_was_killed_notices_and_cleans_up(
     tmp_path: Path, launch_id: str
 ) -> None:
     with running(Command(TREE), tmp_path, launch_id) as process:
-        assert wait_until(lambda: len(living(launch_id)) == 4)
+        wait_for_tree(tmp_path, launch_id)
         assert process.pid is not None
         guard_of(process.pid).kill()
         assert wait_until(lambda: process.poll() is not None)
@@ -211,7 +218,7 @@ def test_stop_asks_first_and_kills_only_what_does_not_listen(
     tmp_path: Path, launch_id: str
 ) -> None:
     with running(Command(TREE), tmp_path, launch_id, grace_s=1.0) as process:
-        assert wait_until(lambda: len(living(launch_id)) == 4)
+        wait_for_tree(tmp_path, launch_id)
         report = process.stop()
         assert process.stop() is report
     assert report.exit_status == -signal.SIGTERM
@@ -225,7 +232,7 @@ def test_stop_gives_a_stubborn_engine_its_grace_and_then_kills_it(
     tmp_path: Path, launch_id: str
 ) -> None:
     with running(Command((*TREE, "stubborn")), tmp_path, launch_id, grace_s=1.0) as process:
-        assert wait_until(lambda: len(living(launch_id)) == 4)
+        wait_for_tree(tmp_path, launch_id)
         report = process.stop()
     assert 1.0 <= report.seconds < 5
     assert report.exit_status == -signal.SIGKILL
@@ -368,7 +375,7 @@ def test_what_the_command_names_for_afterwards_is_run_however_the_engine_ends(
     with running(
         Command(TREE, {"OURS": "container"}, after=after), tmp_path, launch_id, grace_s=1.0
     ):
-        assert wait_until(lambda: len(living(launch_id)) == 4)
+        wait_for_tree(tmp_path, launch_id)
     assert (tmp_path / "removed").read_text() == "container\n"
 
 
@@ -378,7 +385,7 @@ def test_a_command_may_ask_for_a_shorter_grace_than_its_owner_gives(
     with running(
         Command((*TREE, "stubborn"), grace_s=0.2), tmp_path, launch_id, grace_s=60.0
     ) as process:
-        assert wait_until(lambda: len(living(launch_id)) == 4)
+        wait_for_tree(tmp_path, launch_id)
         assert process.stop().seconds < 5
 
 
