@@ -22,11 +22,14 @@ class _KeptAnswer(Generic[T]):
 
 
 class CachedFor(Generic[P, T]):
-    """A function whose answer is kept for ``least_s``, or longer where calling it more often would
-    take more than SHARE of a core.
+    """A function whose last answer is kept for ``least_s``, or longer where calling it more often
+    would take more than SHARE of a core.
 
-    The cost of the first call does not count: it pays for imports. Threads that call at the same
-    time may each pay.
+    The answer is kept whatever the arguments are: they matter only when the function is called
+    again. The first call counts as free, because it also pays for imports. If several threads call
+    at the same moment, each of them may call the function.
+
+    ``now_s`` is the clock. ``cpu_s`` returns the CPU seconds that the calling thread has used.
     """
 
     def __init__(
@@ -34,21 +37,23 @@ class CachedFor(Generic[P, T]):
         function: Callable[P, T],
         least_s: float = 0.0,
         now_s: Callable[[], float] = time.monotonic,
-        used_s: Callable[[], float] = time.thread_time,
+        cpu_s: Callable[[], float] = time.thread_time,
     ) -> None:
         self._function = function
         self._least_s = least_s
         self._now_s = now_s
-        self._used_s = used_s
+        self._cpu_s = cpu_s
         self._last: _KeptAnswer[T] | None = None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
         last = self._last  # read once: other threads may change it
         if last is not None and self._now_s() < last.until_s:
             return last.answer
-        before_s = self._used_s()
+        cpu_before_s = self._cpu_s()
         answer = self._function(*args, **kwargs)
-        cost_s = self._used_s() - before_s if last is not None else 0.0
+        cost_s = 0.0
+        if last is not None:
+            cost_s = self._cpu_s() - cpu_before_s
         keep_s = max(self._least_s, min(cost_s / SHARE, MOST_S))
         self._last = _KeptAnswer(self._now_s() + keep_s, answer)
         return answer

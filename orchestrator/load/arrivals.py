@@ -16,9 +16,9 @@ from orchestrator.base.arrays import Floats
 from orchestrator.base.text import hours
 from orchestrator.spec.load import Arrivals
 
-Offsets = Floats
-# mean gap between the times of a trace; if they are whole numbers further apart, they may be
-# milliseconds
+Offsets = Floats  # seconds since the point's start, ascending
+# If the times of a trace are whole numbers and further apart than this on average, they may be
+# milliseconds.
 MOST_MEAN_GAP_S = 30.0
 
 
@@ -54,6 +54,8 @@ def constant(request: ArrivalRequest, rng: np.random.Generator) -> Offsets:
     """One arrival every 1/rate seconds, the first at 0."""
     limits = []
     if request.horizon_s is not None:
+        # an arrival that is due at the horizon itself does not belong to the point, even if the
+        # product is a little too large
         limits.append(int(np.ceil(request.horizon_s * request.rate - 1e-9)))
     if request.count is not None:
         limits.append(request.count)
@@ -99,18 +101,23 @@ def renewal(
     return offsets[:within_horizon][:count]
 
 
-# -- Poisson processes whose rate changes. A process of rate 1 is drawn in operational time (the
-# expected arrivals so far) and mapped to seconds through the inverse of the cumulative rate, which
-# is exact for any rate function.
+# -- Poisson processes whose rate changes. The operational time of an instant is the number of
+# arrivals that are expected until then. In operational time every such process is a Poisson process
+# of rate 1. So that is drawn, and its times are mapped back to seconds, which is exact for any rate
+# function.
 
 
-def _unit_poisson(rng: np.random.Generator, expected: float | None, count: int | None) -> Offsets:
-    """A Poisson process of rate 1, up to ``expected`` arrivals on average or exactly ``count``."""
+def _operational_times(
+    rng: np.random.Generator, horizon: float | None, count: int | None
+) -> Floats:
+    """Arrivals of a Poisson process of rate 1, in operational time: those before ``horizon``, or
+    ``count`` of them, whichever are fewer.
+    """
 
     def gaps(number: int) -> Offsets:
         return rng.exponential(1.0, number)
 
-    return renewal(gaps, 1.0, expected, count)
+    return renewal(gaps, 1.0, horizon, count)
 
 
 def ramp(request: ArrivalRequest, rng: np.random.Generator) -> Offsets:
@@ -122,21 +129,23 @@ def ramp(request: ArrivalRequest, rng: np.random.Generator) -> Offsets:
     rate = request.rate
     end_rate = request.arrivals.to
     assert end_rate is not None
-    mean_rate = (rate + end_rate) / 2.0
+    rate_on_average = (rate + end_rate) / 2.0
+    horizon: float | None = None
     if request.horizon_s is None:
         assert request.count is not None
-        ramp_s = request.count / mean_rate
-        expected = None
+        ramp_s = request.count / rate_on_average
     else:
         ramp_s = request.horizon_s
-        expected = ramp_s * mean_rate
-    units = _unit_poisson(rng, expected, request.count)
+        horizon = ramp_s * rate_on_average
+    times = _operational_times(rng, horizon, request.count)
+    times_in_ramp = np.minimum(times, ramp_s * rate_on_average)
+    times_after_ramp = times - times_in_ramp
     slope = (end_rate - rate) / ramp_s
-    within_ramp = np.minimum(units, ramp_s * mean_rate)
-    # t solves rate * t + slope * t^2 / 2 = units; in this form slope 0 is no special case
-    rate_then = np.sqrt(np.maximum(rate * rate + 2.0 * slope * within_ramp, 0.0))
-    offsets = 2.0 * within_ramp / (rate + rate_then)
-    return offsets + (units - within_ramp) / end_rate
+    # offset solves rate * offset + slope * offset^2 / 2 = time; in this form slope 0 is no special
+    # case
+    rates_then = np.sqrt(np.maximum(rate * rate + 2.0 * slope * times_in_ramp, 0.0))
+    offsets_in_ramp = 2.0 * times_in_ramp / (rate + rates_then)
+    return offsets_in_ramp + times_after_ramp / end_rate
 
 
 def steps(request: ArrivalRequest, rng: np.random.Generator) -> Offsets:
@@ -145,29 +154,51 @@ def steps(request: ArrivalRequest, rng: np.random.Generator) -> Offsets:
     """
     assert request.arrivals.steps is not None
     factors, lengths_s = np.array(request.arrivals.steps, dtype=np.float64).T
-    per_cycle = float(np.sum(factors * lengths_s)) * request.rate
-    if per_cycle <= 0.0:
+    cycle = _Cycle(lengths_s, factors * lengths_s * request.rate)
+    if cycle.arrivals <= 0.0:
         return np.empty(0)
-
-    def instants_s(cycles: int) -> Floats:
-        """The instants between the steps of this many cycles, from 0 on."""
-        return np.concatenate([[0.0], np.cumsum(np.tile(lengths_s, cycles))])
-
-    def expected_by_then(cycles: int) -> Floats:
-        """The arrivals expected until each of the instants of ``instants_s``."""
-        per_step = factors * lengths_s * request.rate
-        return np.concatenate([[0.0], np.cumsum(np.tile(per_step, cycles))])
-
-    expected = None
+    horizon: float | None = None
     if request.horizon_s is not None:
-        cycles = int(request.horizon_s // lengths_s.sum()) + 1
-        expected = float(np.interp(request.horizon_s, instants_s(cycles), expected_by_then(cycles)))
-    units = _unit_poisson(rng, expected, request.count)
-    if not len(units):
-        return units
-    cycles = int(units[-1] // per_cycle) + 1
-    offsets: Offsets = np.interp(units, expected_by_then(cycles), instants_s(cycles))
-    return offsets
+        horizon = cycle.operational_time(request.horizon_s)
+    times = _operational_times(rng, horizon, request.count)
+    if not len(times):
+        return times
+    return cycle.offsets(times)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cycle:
+    """Steps of constant rate that are repeated. ``lengths_s``: seconds of each; ``expected``: the
+    arrivals that are expected in each.
+    """
+
+    lengths_s: Floats
+    expected: Floats
+
+    @property
+    def arrivals(self) -> float:
+        """The arrivals that are expected in a whole cycle."""
+        return float(self.expected.sum())
+
+    def operational_time(self, offset_s: float) -> float:
+        """The operational time of an instant."""
+        cycles = int(offset_s // self.lengths_s.sum()) + 1
+        return float(
+            np.interp(offset_s, _bounds(self.lengths_s, cycles), _bounds(self.expected, cycles))
+        )
+
+    def offsets(self, times: Floats) -> Offsets:
+        """The offsets in seconds of operational times, the last of which is the largest."""
+        cycles = int(times[-1] // self.arrivals) + 1
+        offsets: Offsets = np.interp(
+            times, _bounds(self.expected, cycles), _bounds(self.lengths_s, cycles)
+        )
+        return offsets
+
+
+def _bounds(steps: Floats, cycles: int) -> Floats:
+    """Where the steps of so many cycles begin, and where the last one ends."""
+    return np.concatenate([[0.0], np.cumsum(np.tile(steps, cycles))])
 
 
 # -- recorded arrivals: one number of seconds per line, or JSON lines with ``timestamp``
@@ -184,9 +215,9 @@ def trace(request: ArrivalRequest, rng: np.random.Generator) -> Offsets:
 
 
 def mean_rate(offsets: Offsets, ends_s: float | None, requests: int | None) -> float:
-    """Arrivals per second between the first and the last request of a trace that is sent: those
-    before ``ends_s``, at most ``requests``. Where all are at one instant: their number over
-    ``ends_s``, infinite without it.
+    """Arrivals per second of the requests of a trace that are sent: those before ``ends_s``, at most
+    ``requests`` of them. The rate is that between the first and the last of these. If all of them
+    are at one instant, it is their number over ``ends_s``, and infinite without ``ends_s``.
     """
     if ends_s is not None:
         offsets = offsets[offsets < ends_s]
@@ -270,17 +301,18 @@ def _times(path: str, mtime_ns: int, size: int) -> Floats:
         refuse_other_formats,
     )
 
-    last = -np.inf
+    time_above = -np.inf
 
     def ascending_time(line: bytes) -> float:
-        nonlocal last
-        before = last
-        last = _time_of(line)
-        if last < before:
+        nonlocal time_above
+        time = _time_of(line)
+        earliest = time_above
+        time_above = time
+        if time < earliest:
             raise ValueError(
-                f"{last:g} is before the {before:g} of the line above it: sort the file by time"
+                f"{time:g} is before the {earliest:g} of the line above it: sort the file by time"
             )
-        return last
+        return time
 
     data = read_file("trace", path)
     refuse_other_formats("trace", path, data)

@@ -147,7 +147,7 @@ class Autoscaler:
         self,
         report: Callable[[], AutoscalerReport | None],
         now_s: Callable[[], float] = time.monotonic,
-        used_s: Callable[[], float] = time.thread_time,
+        cpu_s: Callable[[], float] = time.thread_time,
         types: Callable[[], Iterable[NodeType]] = tuple,
     ) -> None:
         self._read_types = types
@@ -155,7 +155,7 @@ class Autoscaler:
         self._report = report
         self._now_s = now_s
         self._lock = threading.Lock()
-        self._cached_growth = CachedFor(self._read, LOOK_S, now_s, used_s)
+        self._cached_growth = CachedFor(self._read, LOOK_S, now_s, cpu_s)
         self._last_stamp: object = None  # of its last new report
         self._last_stamp_s = now_s()  # when that report was read
         self._reports = 0  # new ones so far

@@ -59,7 +59,9 @@ def settings(**changes: Any) -> EngineSettings:
 def a_replica(
     constants: Constants = IDEAL, config: dict[str, Any] | None = None, **changes: Any
 ) -> Replica:
-    """A replica of the small deployment on the round device."""
+    """A replica of the small deployment on the round device. ``config``: changes to the model's
+    config; ``changes``: to the deployment's settings.
+    """
     return replica(settings(**changes), facts(**config or {}), device(), constants)
 
 
@@ -82,12 +84,15 @@ class HttpAnswer:
 
 
 def http_answer(raw: bytes) -> HttpAnswer:
-    """The answer in these bytes."""
+    """The answer in these bytes. An answer in chunks has its body on every other line, between
+    lines with the chunks' sizes; the last chunk is empty.
+    """
     head, _, content = raw.partition(b"\r\n\r\n")
     content_type = re.search(rb"content-type: (\S+)", head)
     assert content_type
     if b"chunked" in head and b"\r\n" in content:
-        content = b"".join(content.split(b"\r\n")[1:-3:2])
+        lines = content.split(b"\r\n")
+        content = b"".join(lines[1:-3:2])
     return HttpAnswer(
         status=int(head.split()[1]),
         content_type=content_type[1].decode().rstrip(";"),
@@ -96,5 +101,5 @@ def http_answer(raw: bytes) -> HttpAnswer:
 
 
 def recorded_tgi(name: str) -> HttpAnswer:
-    """What the real TGI answered, 3.3.7; its chunks are not in the recordings."""
+    """What TGI 3.3.7 answered. Its answers were recorded without the sizes of their chunks."""
     return http_answer((STREAMS / f"tgi-{name}.http").read_bytes())
