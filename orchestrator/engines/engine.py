@@ -37,7 +37,7 @@ NOT_LAUNCHED = {
     "profile": "is for the engine `emulator`; this one is real",
     "api_key_env": "is for the engine `endpoint`; this one gets a fresh random key",
 }
-NO_ADAPTERS = "this program starts {} without LoRA adapters"
+NO_ADAPTERS = "{} has no option for LoRA adapters"
 # of engines that take adapters without limits (for ``Engine.unsupported``)
 ADAPTERS_UNLIMITED = {
     "enable_lora": "{} takes adapters wherever lora_modules names some",

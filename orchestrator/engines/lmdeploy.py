@@ -14,7 +14,7 @@ from orchestrator.catalog.accelerators import of_hardware
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flag, LogFigure, Node
 from orchestrator.engines.drafts import DraftMethods
-from orchestrator.engines.engine import Engine, named_as_vllm
+from orchestrator.engines.engine import ADAPTERS_UNLIMITED, Engine, named_as_vllm
 from orchestrator.engines.log_words import LogWords
 from orchestrator.engines.model_rules import ModelRules
 from orchestrator.spec.constraint import ConstraintForm, ConstraintKind
@@ -23,7 +23,10 @@ from orchestrator.spec.settings import EngineSettings, Hardware
 from orchestrator.spec.stages import PinnedSettings
 
 BLOCK = 64
-PYTORCH_ONLY = ("enforce_eager", "kv_cache_tokens", "distributed_executor_backend", "speculative")
+PYTORCH_ONLY = (
+    *("enforce_eager", "kv_cache_tokens", "distributed_executor_backend", "speculative"),
+    "lora_modules",  # cli/serve.py: TurbomindEngineConfig gets no adapters
+)
 # Turbomind describes its cache at the start and then every N steps; this N is never reached.
 CACHE_LINE = {"TM_CACHE_LOG_INTERVAL": "1000000000"}
 BYTES = TypeAdapter(ByteSize)
@@ -106,11 +109,15 @@ ENGINE = Engine(
         "prefix_hit_tokens_total": "lmdeploy:cached_tokens_total",
     },
     dialects=lambda settings: {
-        "completions": Dialect("openai_completions", "/v1/completions", min_tokens_field=None),
+        # serve/openai/utils.py: get_model_list. A model other than the base is an adapter.
+        "completions": Dialect(
+            "openai_completions", "/v1/completions", min_tokens_field=None, adapter_field="model"
+        ),
         "chat": Dialect(
             "openai_chat",
             "/v1/chat/completions",
             min_tokens_field="min_new_tokens",
+            adapter_field="model",
             # serve/openai/chat_completions/guided.py
             constraints={
                 ConstraintKind.JSON_SCHEMA: ConstraintForm.RESPONSE_FORMAT,
@@ -149,6 +156,7 @@ ENGINE = Engine(
         "kv_cache_tokens": Flag("--num-gpu-blocks", value_from=command.whole_blocks(BLOCK)),
         "block_size": Flag("--cache-block-seq-len"),
         "enforce_eager": Flag("--eager-mode", "bare"),
+        "lora_modules": Flag("--adapters", "list", value_from=command.adapter_pairs),
         "distributed_executor_backend": Flag("--distributed-executor-backend"),
         "speculative": (
             Flag(
@@ -162,7 +170,8 @@ ENGINE = Engine(
             ),
         ),
     },
-    unsupported={
+    unsupported=ADAPTERS_UNLIMITED
+    | {
         "revision": (
             "LMDeploy takes the flag and serves the newest revision all the same; name a "
             "local folder"

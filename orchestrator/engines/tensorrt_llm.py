@@ -18,7 +18,7 @@ from orchestrator.base.registry import did_you_mean
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, LogFigure, Node
 from orchestrator.engines.drafts import DraftMethods
-from orchestrator.engines.engine import Engine, named_as_vllm
+from orchestrator.engines.engine import ADAPTERS_UNLIMITED, Engine, named_as_vllm
 from orchestrator.engines.log_words import LogWords
 from orchestrator.engines.model_rules import ModelRules
 from orchestrator.spec.constraint import ConstraintForm, ConstraintForms, all_kinds
@@ -51,7 +51,11 @@ TABLE = {
     "scheduling_policy": "scheduler_config.capacity_scheduler_policy",
     "attention_backend": "attn_backend",
     "load_format": "load_format",
+    "max_loras": "lora_config.max_loras",
+    "max_lora_rank": "lora_config.max_lora_rank",
 }
+# The modules of the model that adapters change, in TensorRT-LLM's names.
+ADAPTED_MODULES = "lora_config.lora_target_modules"
 # Keys of speculative_config that the field ``speculative`` sets.
 SPECULATIVE_KEYS = (
     "decoding_type",
@@ -124,10 +128,24 @@ def _dialects(settings: EngineSettings) -> dict[str, Dialect]:
         continuous_usage=True,
         constraints=constraints,
         tool_choices=ANY_TOOL_CHOICE,
+        adapter_field="lora_request",
+        adapter_values=_adapter_values(settings),
     )
     # ChatCompletionRequest alone has these fields
     chat = dialects["chat"].with_fields(CHAT_FIELDS)
     return dialects | {"chat": replace(chat, cache_salt=True)}
+
+
+def _adapter_values(settings: EngineSettings) -> dict[str, dict[str, str | int]]:
+    """What requests say for each adapter, which the server loads when it is first asked for
+    (executor/request.py: LoRARequest; docs/source/features/lora.md). The numbers tell adapters
+    apart in its cache.
+    """
+    adapters = settings.lora_modules or {}
+    return {
+        name: {"lora_name": name, "lora_int_id": number, "lora_path": path}
+        for number, (name, path) in enumerate(adapters.items(), 1)
+    }
 
 
 def _served_name(settings: EngineSettings, node: Node) -> str:
@@ -157,6 +175,10 @@ def configuration(settings: EngineSettings) -> dict[str, Any]:
         document["cuda_graph_config"] = graphs
     if settings.speculative:
         document["speculative_config"] = _speculative(settings, settings.speculative)
+    adapters = settings.lora_modules or {}
+    if len(adapters) == 1:
+        # what the adapter changes is read from its folder (pyexecutor/_util.py: load_torch_lora)
+        _put(document, "lora_config.lora_dir", list(adapters.values()))
     for path, value in settings.extra_args.items():
         if not path.startswith("-"):
             _put(document, path, value)
@@ -188,6 +210,29 @@ def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
             yield f"extra_args: {key} and {inner} set the same; leave one of them out"
         if settings.enforce_eager and key.split(".")[0] == "cuda_graph_config":
             yield f"extra_args: {key}: enforce_eager switches CUDA graphs off; give one of them"
+    yield from _adapter_problems(settings)
+
+
+def _adapter_problems(settings: EngineSettings) -> Iterator[str]:
+    adapters = settings.lora_modules or {}
+    if not adapters:
+        for field in ("max_loras", "max_lora_rank"):
+            if getattr(settings, field) is not None:
+                yield f"{field}: TensorRT-LLM needs lora_modules beside it, or leave it out"
+        return
+    # executor/request.py: LoRARequest looks whether the path exists
+    for name, path in adapters.items():
+        if not path.startswith("/"):
+            yield (
+                f"lora_modules: {name}: TensorRT-LLM reads adapters from folders alone: give the "
+                f"whole path of one, not {path!r}"
+            )
+    # pyexecutor/_util.py: "Expecting at least one lora target module"
+    if len(adapters) > 1 and ADAPTED_MODULES not in settings.extra_args:
+        yield (
+            "lora_modules: TensorRT-LLM must be told which modules several adapters change: "
+            f"extra_args: {{{ADAPTED_MODULES}: [attn_q, attn_k, attn_v]}}, for example"
+        )
 
 
 def _unknown_keys(settings: EngineSettings) -> list[str]:
@@ -267,8 +312,12 @@ ENGINE = Engine(
     },
     dialects=_dialects,
     served_name=_served_name,
-    handled_fields=(*TABLE, "enable_expert_parallel", "enforce_eager", "speculative"),
+    handled_fields=(
+        *TABLE,
+        *("enable_expert_parallel", "enforce_eager", "speculative", "lora_modules"),
+    ),
     unsupported={
+        "enable_lora": ADAPTERS_UNLIMITED["enable_lora"],
         "quantization": (
             "TensorRT-LLM takes the quantization from the checkpoint; name a quantized model"
         ),
@@ -290,7 +339,10 @@ ENGINE = Engine(
     | dict.fromkeys(
         ("return_perf_metrics", "enable_iter_perf_stats", "backend", "model"), "this program"
     )
-    | {"moe_expert_parallel_size": "the field enable_expert_parallel"}
+    | {
+        "moe_expert_parallel_size": "the field enable_expert_parallel",
+        "lora_config.lora_dir": "the field lora_modules",
+    }
     | dict.fromkeys(
         (f"speculative_config.{key}" for key in SPECULATIVE_KEYS), "the field speculative"
     ),

@@ -46,7 +46,7 @@ class Dialect:
     # the most tokens that a decoding step yields: several with speculation, perhaps an event each
     tokens_per_step: int = 1
     # The field of a request that names its LoRA adapter; None: the API takes none.
-    adapter_field: Literal["model", "lora_path", "adapter_id", "lora"] | None = None
+    adapter_field: Literal["model", "lora_path", "adapter_id", "lora", "lora_request"] | None = None
     # adapter -> value of that field, where it is not the adapter's name
     adapter_values: dict[str, Any] = field(default_factory=dict)
     images: bool = False  # messages may hold pictures, as OpenAI's ``image_url`` parts

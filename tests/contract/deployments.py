@@ -49,12 +49,10 @@ REFUSED: dict[str, dict[str, str]] = {
     },
     "tensorrt_llm": {
         "two nodes": "start them with it and measure the server as engine: endpoint",
-        "LoRA": "this program starts TensorRT-LLM without LoRA adapters",
     },
-    "lmdeploy": {"LoRA": "this program starts LMDeploy without LoRA adapters"},
     "lightllm": {
         "eagle3": "LightLLM has no method eagle3; it has mtp",
-        "LoRA": "this program starts LightLLM without LoRA adapters",
+        "LoRA": "LightLLM has no option for LoRA adapters",
     },
     "llama_cpp": {
         "fp8": _GGUF_QUANTIZATION,
@@ -68,7 +66,7 @@ REFUSED: dict[str, dict[str, str]] = {
         "DeepSeek, attention of 8 ranks": (
             "transformers serve has no data parallelism; use replicas"
         ),
-        "LoRA": "this program starts transformers serve without LoRA adapters",
+        "LoRA": "transformers serve has no option for LoRA adapters",
     },
 }
 
@@ -185,6 +183,18 @@ DEPLOYMENTS: dict[str, dict[str, Case]] = {
             },
             "--backend pytorch",
         ),
+        "LoRA": Case(
+            LORA
+            | {
+                "max_loras": 2,
+                "max_lora_rank": 32,
+                "extra_args": {"lora_config.lora_target_modules": ["attn_q", "attn_k", "attn_v"]},
+            },
+            "--backend pytorch",
+        ),
+        "one LoRA adapter": Case(
+            LORA | {"lora_modules": {"a": "/adapters/a"}}, "--backend pytorch"
+        ),
     },
     "lmdeploy": {
         "70B on 8 GPUs": Case(BIG, "--backend turbomind --tp 8 --session-len 16384"),
@@ -196,6 +206,10 @@ DEPLOYMENTS: dict[str, dict[str, Case]] = {
         "eagle3": Case(
             BIG | {"speculative": DRAFT, "extra_args": {"--backend": "pytorch"}},
             "--speculative-algorithm eagle3 --speculative-num-draft-tokens 3",
+        ),
+        "LoRA": Case(
+            LORA | {"extra_args": {"--backend": "pytorch"}},
+            "--adapters a=/adapters/a b=/adapters/b",
         ),
         "two nodes": Case(
             BIG | {"tensor_parallel_size": 16, "nnodes": 2},
@@ -301,5 +315,14 @@ TENSORRT_FILES: dict[str, dict[str, Any]] = {
         }
     },
     "DeepSeek, attention of 8 ranks": {"enable_attention_dp": True, "moe_expert_parallel_size": 8},
+    # the example of its docs/source/features/lora.md, and what an adapter alone is read from
+    "LoRA": {
+        "lora_config": {
+            "lora_target_modules": ["attn_q", "attn_k", "attn_v"],
+            "max_lora_rank": 32,
+            "max_loras": 2,
+        }
+    },
+    "one LoRA adapter": {"lora_config": {"lora_dir": ["/adapters/a"]}},
 }
 CASE_NAMES = [(engine, name) for engine, cases in DEPLOYMENTS.items() for name in cases]

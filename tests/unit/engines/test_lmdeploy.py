@@ -36,6 +36,12 @@ def test_command_of_0_18() -> None:
     assert "turbomind" not in command_of("lmdeploy", extra_args={"--backend": "pytorch"}).argv
 
 
+def test_requests_name_an_adapter_as_their_model() -> None:
+    settings = settings_of("lmdeploy", lora_modules={"sql": "/a", "law": "acme/law"})
+    for dialect in ENGINES["lmdeploy"].dialects(settings).values():
+        assert dialect.adapter_fields("law") == {"model": "law"}
+
+
 @pytest.mark.parametrize(
     ("accelerator", "sequences"),
     [
@@ -59,6 +65,14 @@ def test_batch_is_pinned_by_the_name_of_the_gpu(accelerator: str, sequences: int
     [
         ({"kv_cache_dtype": "fp8"}, "turbomind backend refuses fp8"),
         ({"enforce_eager": True}, "only LMDeploy's pytorch backend has it"),
+        (
+            {"lora_modules": {"sql": "/a"}},
+            "lora_modules: only LMDeploy's pytorch backend has it (extra_args: {--backend: ",
+        ),
+        (
+            {"lora_modules": {"sql": "/a"}, "max_lora_rank": 8},
+            "max_lora_rank: LMDeploy takes adapters of any rank",
+        ),
         (
             {"speculative": {"method": "mtp", "num_speculative_tokens": 1}},
             "only LMDeploy's pytorch backend",

@@ -189,7 +189,7 @@ def test_a_removed_method_is_refused_with_the_release_that_has_it() -> None:
         ),
         ({"extra_args": {"--tensor-parallel-size": 2}}, "is set by the field tensor_parallel_size"),
         ({"extra_args": {"--half-batch": 2}}, "--half-batch is set by the field max_num_seqs"),
-        ({"lora_modules": {"a": "/a"}}, "this program starts Acme without LoRA adapters"),
+        ({"lora_modules": {"a": "/a"}}, "Acme has no option for LoRA adapters"),
         (
             {"guided_decoding_backend": "x"},
             "guided_decoding_backend: Acme has no choice of what constrains answers",

@@ -61,6 +61,18 @@ def test_speculation_in_the_file(spec: dict[str, Any], expected: dict[str, Any])
     assert config == (expected if spec["method"] == "mtp" else expected | {"max_draft_len": 3})
 
 
+def test_requests_say_where_an_adapter_is_and_number_it() -> None:
+    settings = settings_of("tensorrt_llm", lora_modules={"sql": "/a", "law": "/b"})
+    for dialect in ENGINES["tensorrt_llm"].dialects(settings).values():
+        # the example of its docs/source/features/lora.md
+        assert dialect.adapter_fields("law") == {
+            "lora_request": {"lora_name": "law", "lora_int_id": 2, "lora_path": "/b"}
+        }
+        assert dialect.adapter_fields(None) == {}
+        assert dialect.allowed_fields is not None
+        assert "lora_request" in dialect.allowed_fields
+
+
 # the common name, and TensorRT-LLM's own one
 @pytest.mark.parametrize("method", ["draft_model", "DraftTarget"])
 @pytest.mark.parametrize(
@@ -127,6 +139,24 @@ def test_unknown_key_is_refused_for_recorded_releases_and_noted_for_others(
         ({"quantization": "fp8"}, "TensorRT-LLM takes the quantization from the checkpoint"),
         ({"scheduling_policy": "fcfs"}, "'fcfs' is none of MAX_UTILIZATION"),
         ({"extra_args": {"--tp_size": 2}}, "is set by the field tensor_parallel_size"),
+        (
+            {"lora_modules": {"sql": "acme/sql"}},
+            "lora_modules: sql: TensorRT-LLM reads adapters from folders alone",
+        ),
+        (
+            {"lora_modules": {"sql": "/a", "law": "/b"}},
+            "lora_modules: TensorRT-LLM must be told which modules several adapters change: "
+            "extra_args: {lora_config.lora_target_modules: [attn_q",
+        ),
+        ({"max_loras": 2}, "max_loras: TensorRT-LLM needs lora_modules beside it"),
+        (
+            {"lora_modules": {"sql": "/a"}, "enable_lora": True},
+            "enable_lora: TensorRT-LLM takes adapters wherever lora_modules names some",
+        ),
+        (
+            {"lora_modules": {"sql": "/a"}, "extra_args": {"lora_config.lora_dir": ["/b"]}},
+            "lora_config.lora_dir is set by the field lora_modules",
+        ),
     ],
 )
 def test_unsupported_settings_are_refused_with_the_reason(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.engines.registry import ENGINES
 from orchestrator.plan.verdict import models_missing_here, workload_mismatch
 from orchestrator.spec.dialect import Dialect, openai
 from orchestrator.spec.load import Workload
@@ -286,6 +287,21 @@ def test_a_deployment_that_does_not_serve_an_adapter_is_not_asked_for_it(
         assert finding is not None
         assert finding.status == "impossible"
         assert re.search(f"workload 'w' asks for .*{words}", finding.sentence)
+
+
+@pytest.mark.parametrize("api", ["completions", "chat"])
+@pytest.mark.parametrize(
+    "engine", ["vllm", "sglang", "tgi", "tensorrt_llm", "lmdeploy", "llama_cpp"]
+)
+def test_every_engine_that_serves_adapters_is_asked_for_them(engine: str, api: str) -> None:
+    served = settings(engine=engine, lora_modules={"sql": "/a", "law": "/b"})
+    dialects = ENGINES[engine].dialects(served)
+    asked = workload(adapters=ADAPTERS, api=api)
+    assert workload_mismatch(asked, served, None, dialects) is None
+    without = settings(engine=engine)
+    finding = workload_mismatch(asked, without, None, ENGINES[engine].dialects(without))
+    assert finding is not None
+    assert "it serves none" in finding.sentence
 
 
 @pytest.mark.parametrize(
