@@ -318,7 +318,8 @@ class ClientPool:
         self._owner = owner_of(store) if store is not None else Owner()
         self._lock = threading.Lock()
         self._idle: list[PooledClient] = []
-        self._members: list[PooledClient] = []
+        self._members: list[PooledClient] = []  # idle and borrowed
+        self._is_closed = False
         self.processes: list[ClientProcess] = []  # of every client ever started
 
     def borrow(self, count: int, avoid: Mapping[str, Avoidance]) -> BorrowedClients:
@@ -381,7 +382,11 @@ class ClientPool:
     def _start_client(
         self, machines: Sequence[Machine], avoid: Mapping[str, Avoidance]
     ) -> PooledClient:
-        """Starts a client where it disturbs least."""
+        """Starts a client where it disturbs least. Called with the lock. Raises PlacementError once
+        the pool is closed.
+        """
+        if self._is_closed:
+            raise PlacementError("the clients of this cluster were ended")
         nodes_of_clients = [member.node_id for member in self._members]
         machine = min(machines, key=lambda machine: _disturbance(machine, avoid, nodes_of_clients))
         client = PooledClient(
@@ -430,17 +435,18 @@ class ClientPool:
 
     def give_back(self, members: Sequence[PooledClient], reusable: bool = True) -> None:
         """Keeps clients that still answer for the next launch, and kills the others; kills all of
-        them unless they are ``reusable``.
+        them unless they are ``reusable``. A closed pool keeps none.
         """
         for member in members:
-            is_kept = reusable and _release(member)
-            if not is_kept:
-                member.handle.kill()
+            answers = reusable and _release(member)
             with self._lock:
+                is_kept = answers and not self._is_closed
                 if is_kept:
                     self._idle.append(member)
                 else:
                     self._members = [other for other in self._members if other is not member]
+            if not is_kept:
+                member.handle.kill()
 
     def end_idle(self) -> None:
         """Ends idle clients on other hosts: an autoscaler removes no node on which one waits."""
@@ -458,8 +464,15 @@ class ClientPool:
             member.handle.kill()
 
     def close(self) -> None:
-        """Ends every client."""
-        for member in self._members:
+        """Ends every client, also one that a launch is just starting. No client starts after this,
+        and none is kept.
+        """
+        with self._lock:
+            self._is_closed = True
+            members = self._members
+            self._members = []
+            self._idle = []
+        for member in members:
             member.handle.kill()
 
 

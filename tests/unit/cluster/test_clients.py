@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -180,6 +181,34 @@ def test_an_idle_client_on_a_node_taken_back_is_ended() -> None:
     assert cluster.killed == ["c"]
     pool.close()
     assert cluster.killed == ["c", "a", "b"]
+
+
+def test_a_closed_pool_starts_and_keeps_no_client() -> None:
+    cluster = Cluster()
+    pool = cluster.pool("elsewhere")
+    borrowed = pool.borrow(1, {})
+    pool.close()
+    borrowed.release()
+    assert set(cluster.killed) == {"a"}
+    with pytest.raises(PlacementError, match="were ended"):
+        pool.borrow(1, {})
+
+
+def test_a_client_that_starts_while_the_pool_closes_is_ended() -> None:
+    """A second Ctrl-C closes the pool while launches borrow clients."""
+    cluster = Cluster()
+    closings: list[threading.Thread] = []
+
+    def start_while_closing(machine: Machine) -> ClientHandle:
+        closing = threading.Thread(target=pool.close)
+        closing.start()
+        closings.append(closing)
+        return cluster.start(machine)
+
+    pool = ClientPool(None, "elsewhere", cluster.machines, start_while_closing)
+    pool.borrow(1, {})
+    closings[0].join()
+    assert cluster.killed == ["a"]
 
 
 def test_without_any_node_there_is_no_place_for_a_client() -> None:
