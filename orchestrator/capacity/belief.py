@@ -35,7 +35,8 @@ NEAR = 2.0
 MISFIT = 0.2
 # The power is log-normal before anything is known: its median, and the standard deviation of its
 # logarithm. A server of 8 slots has a power of 6, batches 18, flat curves 3.
-USUAL_POWER, POWER_SPREAD = 7.0, 0.45
+USUAL_POWER = 7.0
+POWER_SPREAD = 0.45
 POWERS = np.geomspace(1.0, 50.0, 16)
 # the design effect that runs of misses show weighs as much as so many parts of probes
 PRIOR_PARTS = 8
@@ -82,13 +83,14 @@ class Belief:
         This is the mutual information, as if the logits of shares were normal. Above the capacity,
         runs of misses are longer, so the same number of requests counts for less there.
         """
+        # the logit of the share of misses at the level, less that of the allowed share
         logits = np.outer(math.log(level) - self.log_capacities, POWERS)
         logits = np.clip(logits, -NEAR, NEAR)
         missed_shares = 1 / (1 + np.exp(-logits - _logit(self.allowed)))
         independent = requests * np.minimum(self.allowed / missed_shares, 1.0)
-        # of the logit of a share that is counted, and of the curve about it
         variance_of_counting = 1 / (independent * missed_shares * (1 - missed_shares))
-        variances = variance_of_counting + (MISFIT * logits) ** 2
+        variance_of_curve = (MISFIT * logits) ** 2
+        variances = variance_of_counting + variance_of_curve
         capacity_chances = self.chances.sum(axis=1)
         weights = self.chances / np.maximum(capacity_chances[:, None], 1e-300)
         means = (weights * logits).sum(axis=1)
@@ -119,11 +121,11 @@ def belief_of(levels: Sequence[LevelEvidence], target: float) -> Belief | None:
     log_prior_of_powers = -0.5 * (np.log(POWERS / USUAL_POWER) / POWER_SPREAD) ** 2
     log_chances = log_prior_of_capacities[:, None] + log_prior_of_powers
     near = [count for count in counts if abs(_distance(count, allowed)) <= NEAR]
+    far = [count for count in counts if abs(_distance(count, allowed)) > NEAR]
     effect = levels[0].usual_effect  # that of all levels, as it was learned from all of them
-    log_chances += _fit(near, log_capacities, allowed, effect)
-    for count in counts:
-        if abs(_distance(count, allowed)) > NEAR:
-            log_chances += _side(count, log_capacities, allowed)[:, None]
+    log_chances += _likelihood_near(near, log_capacities, allowed, effect)
+    for count in far:
+        log_chances += _likelihood_of_side(count, log_capacities, allowed)[:, None]
     chances = np.exp(log_chances - log_chances.max())
     return Belief(log_capacities, chances / chances.sum(), allowed, lowest, highest)
 
@@ -175,43 +177,82 @@ def _counts(levels: Sequence[LevelEvidence]) -> list[_Count]:
     return counts
 
 
-def _fit(near: Sequence[_Count], log_capacities: Floats, allowed: float, effect: float) -> Floats:
+def _likelihood_near(
+    near: Sequence[_Count], log_capacities: Floats, allowed: float, effect: float
+) -> Floats:
     """Log-likelihood [capacities, powers] of what was counted near the capacity, up to a constant.
 
-    ``effect``: the design effect that runs of misses show. With e the design effect, D the number
-    of requests times the Kullback-Leibler divergence of what was counted from a curve
-    (``from_curve``), and n parts, the likelihood is exp(-D/e) / e^(n/2). Integrated over an inverse
-    gamma distribution of e it is (s + D)^(-n/2), where s is how much the parts differ from each
-    other (``between_parts``).
+    ``effect``: the design effect that runs of misses show. With e the design effect, D how much
+    what was counted differs from a curve (``_from_curve``), and n parts, the likelihood is
+    exp(-D/e) / e^(n/2). Integrated over an inverse gamma distribution of e it is (s + D)^(-n/2),
+    where s is how much the parts differ from each other (``_PartDifferences.sum``).
     """
-    parts = PRIOR_PARTS
-    between_parts = PRIOR_PARTS / 2 * effect
+    differences = _part_differences(near, effect)
+    from_curves = np.zeros((log_capacities.size, POWERS.size))
     for count in near:
-        parts += len(count.parts)
-        for part in count.parts:
-            between_parts += part.requests * _divergence(part.missed_share, count.missed_share)
-    effect_shown = max(2 * between_parts / parts, 1.0)
-    from_curve = np.zeros((log_capacities.size, POWERS.size))
-    for count in near:
-        logits = _logit(allowed) + np.outer(math.log(count.level) - log_capacities, POWERS)
-        missed = count.missed_share
-        # the divergence of this share from that of the curve at each capacity and power
-        of_a_request = np.logaddexp(0, logits) - missed * logits - _entropy(missed)
-        # The logit has two variances: that of counting, 1 / information, and that with which the
-        # curve strays, which grows with the distance. The level counts by the share of the first.
-        information = count.requests / effect_shown * max(missed * (1 - missed), 1e-3)
-        trust = 1 / (1 + information * (MISFIT * _distance(count, allowed)) ** 2)
-        from_curve += trust * count.requests * of_a_request
-    likelihood: Floats = -parts / 2 * np.log1p(from_curve / between_parts)
+        trust = _trust(count, allowed, differences.design_effect)
+        from_curves += trust * count.requests * _from_curve(count, log_capacities, allowed)
+    likelihood: Floats = -differences.parts / 2 * np.log1p(from_curves / differences.sum)
     return likelihood
 
 
-def _side(count: _Count, log_capacities: Floats, allowed: float) -> Floats:
+@dataclass(frozen=True, slots=True)
+class _PartDifferences:
+    """How much parts of probes differ from their levels. ``parts``: how many parts there are.
+    ``sum``: over the parts, the requests times the divergence of the share of misses from that of
+    the level.
+    """
+
+    parts: int
+    sum: float
+
+    @property
+    def design_effect(self) -> float:
+        """At least 1. Of independent requests, twice the divergence of a part is 1 on average."""
+        return max(2 * self.sum / self.parts, 1.0)
+
+
+def _part_differences(near: Sequence[_Count], effect: float) -> _PartDifferences:
+    """The differences of all parts of these levels, and of ``PRIOR_PARTS`` with a design effect of
+    ``effect``.
+    """
+    parts = PRIOR_PARTS
+    divergence = PRIOR_PARTS / 2 * effect
+    for count in near:
+        parts += len(count.parts)
+        for part in count.parts:
+            divergence += part.requests * _divergence(part.missed_share, count.missed_share)
+    return _PartDifferences(parts, divergence)
+
+
+def _from_curve(count: _Count, log_capacities: Floats, allowed: float) -> Floats:
+    """The Kullback-Leibler divergence [capacities, powers] of a level's share of misses from that
+    of the curve with each capacity and power.
+    """
+    missed = count.missed_share
+    logits = _logit(allowed) + np.outer(math.log(count.level) - log_capacities, POWERS)
+    divergence: Floats = np.logaddexp(0, logits) - missed * logits - _entropy(missed)
+    return divergence
+
+
+def _trust(count: _Count, allowed: float, effect: float) -> float:
+    """By how much a level counts: 1, less where the curve may stray more than the counting does.
+
+    The logit of a level's share has two variances: that of counting, 1 / information, and that with
+    which the curve strays, which grows with the distance. The level counts by the share of the
+    first. ``effect``: the design effect of the level's requests.
+    """
+    missed = count.missed_share
+    information = count.requests / effect * max(missed * (1 - missed), 1e-3)
+    return 1 / (1 + information * (MISFIT * _distance(count, allowed)) ** 2)
+
+
+def _likelihood_of_side(count: _Count, log_capacities: Floats, allowed: float) -> Floats:
     """Log-likelihood of each capacity, from a level that is far from the capacity.
 
-    Such a level only says on which side of it the capacity lies: there the likelihood is 1. With a
-    capacity on the other side, the level's true share of misses would lie beyond the allowed one.
-    The likelihood is then that of the allowed share itself, which fits best.
+    Such a level only says whether the capacity lies above or below it. On that side the likelihood
+    is 1. On the other side it is that of a level where exactly the allowed share misses: of all
+    shares that the level could have there, this one fits best.
     """
     evidence = count.independent * _divergence(count.missed_share, allowed)
     is_above = log_capacities > math.log(count.level)
@@ -235,6 +276,7 @@ def _logit(share: float) -> float:
 
 
 def _entropy(share: float) -> float:
+    """The entropy of a request that misses with this probability, in nats."""
     return -sum(part * math.log(part) for part in (share, 1 - share) if part > 0)
 
 

@@ -92,7 +92,8 @@ class Curve:
     def ahead(self) -> Sequence[Level]:
         """The levels that will probably be asked for, with repeats.
 
-        At first they are as many as a curve usually has, each twice the one before.
+        While the ladder is climbed, a curve is taken to have EXPECTED levels: those that it lacks
+        follow the next rung, each twice the one before.
         """
         if self._is_pointless:
             return []
@@ -115,20 +116,21 @@ class Curve:
         return highest / 2.0**halvings
 
     def _repeats_left(self) -> list[float]:
-        """The levels that are still to be repeated, each as often as it lacks attempts: first those
-        that were measured once.
+        """The levels that lack repeats, in the order in which they are asked for.
+
+        First come all levels for their second attempt, then all for their third, and so on.
         """
         repeats: list[float] = []
-        for done in range(1, self._repeats):
-            repeats += [level for level in sorted(self._measured) if self._attempts[level] <= done]
+        for attempt in range(2, self._repeats + 1):
+            repeats += [
+                level for level in sorted(self._measured) if self._attempts[level] < attempt
+            ]
         return repeats
 
     def _next_rung(self) -> float | None:
         """The next level of the ladder, upwards, then downwards, then where the curve bends.
 
-        None: all of them were measured once. Where any level can be sent, the ladder also ends when
-        a rung is more than a client can hold, and its bend is left out, because the curve may go on
-        there.
+        None: all of them were measured once.
         """
         top = self._top()
         if top <= MOST_IN_FLIGHT and top not in self._measured:
@@ -137,7 +139,9 @@ class Curve:
         if low not in self._measured:
             return low
         if top not in self._measured:
-            return None  # the next rung is above MOST_IN_FLIGHT
+            # The top is more than a client can hold. No bend is measured below it, because the
+            # curve may go on above.
+            return None
         bend = self._bend(low, top)
         if bend is not None and low < bend and bend not in self._measured:
             return bend
@@ -212,6 +216,7 @@ def _ends_search(attempt: Committed) -> bool:
 
 
 def _ladder_level(attempt: Committed, level: Level, slos: Sequence[Slo]) -> _LadderLevel:
+    """What an attempt shows of its level. A level that failed is too much."""
     if attempt.status != "ok":
         return _LadderLevel(throughput=None, is_too_much=True, open_requests=0.0)
     if not isinstance(attempt, AttemptData):
@@ -219,6 +224,7 @@ def _ladder_level(attempt: Committed, level: Level, slos: Sequence[Slo]) -> _Lad
     figures = attempt.figures
     open_requests = 0.0
     if figures.e2e_ms is not None:
+        # Little's law. Only a ladder of request rates asks whether its engine is idle.
         open_requests = level.value * figures.e2e_ms.mean / 1e3
     shares = _shares(stored_values(attempt), slos)
     is_too_much = figures.requests.ok == 0 or (bool(shares) and max(shares) < BROKEN)
@@ -226,7 +232,7 @@ def _ladder_level(attempt: Committed, level: Level, slos: Sequence[Slo]) -> _Lad
 
 
 def _shares(values: LimitValues, slos: Sequence[Slo]) -> list[float]:
-    """The share of requests that met the worst test of each SLO.
+    """For each SLO, the share of requests that met the test which the fewest met.
 
     SLOs on values that are not stored are left out.
     """

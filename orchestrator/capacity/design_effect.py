@@ -22,9 +22,9 @@ FEWEST_BATCHES = 10  # of each probe
 FEWEST_IN_A_BATCH = 10
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class MissRuns:
-    """What one level tells of runs of misses.
+    """What one level tells of runs of misses. Levels are ordered by the share that missed.
 
     ``missed``: the share of requests that missed. ``effect``: their design effect. ``runs``: how
     many runs of misses there were.
@@ -33,6 +33,16 @@ class MissRuns:
     missed: float
     effect: float
     runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Batches:
+    """Batches of the requests of all probes. ``met``: how many requests of each batch met the test.
+    ``sizes``: how many requests each batch has.
+    """
+
+    met: Ints
+    sizes: Ints
 
 
 def design_effect(probes: Sequence[Bools]) -> float:
@@ -47,37 +57,46 @@ def design_effect(probes: Sequence[Bools]) -> float:
     with_requests = [probe for probe in probes if len(probe)]
     # of each probe: at place i, how many of its first i requests met the test
     sums = [np.concatenate([[0], np.cumsum(probe)]) for probe in with_requests]
-    count = sum(len(probe) for probe in with_requests)
+    requests = sum(len(probe) for probe in with_requests)
     met = sum(int(cumulated[-1]) for cumulated in sums)
-    share = met / count
+    share = met / requests
     if not 0 < share < 1:
         return 1.0
+    # of the number of requests that meet the test, if they were independent
+    independent_variance = requests * share * (1 - share)
     largest = 1.0
-    batches = FEWEST_BATCHES  # of each probe
-    most_batches = max(count / FEWEST_IN_A_BATCH / len(sums), FEWEST_BATCHES)
-    while batches <= most_batches:
-        amounts, sizes = _batches(sums, batches)
-        squares = float(((amounts - share * sizes) ** 2).sum())
-        spread = squares * sizes.size / max(sizes.size - 1, 1)
-        largest = max(largest, spread / (count * share * (1 - share)))
-        batches *= 2
+    batches_per_probe = FEWEST_BATCHES
+    most_per_probe = max(requests / FEWEST_IN_A_BATCH / len(sums), FEWEST_BATCHES)
+    while batches_per_probe <= most_per_probe:
+        variance = _variance_of_met(_cut(sums, batches_per_probe), share)
+        largest = max(largest, variance / independent_variance)
+        batches_per_probe *= 2
     return largest
 
 
-def _batches(sums: Sequence[Ints], batches: int) -> tuple[Ints, Ints]:
-    """Cuts each probe into batches; returns the requests of each that met the test, and all.
+def _variance_of_met(batches: _Batches, share: float) -> float:
+    """The variance of the number of all requests that meet the test, as it shows in how far each
+    batch is from the ``share`` of all.
+    """
+    squares = float(((batches.met - share * batches.sizes) ** 2).sum())
+    count = batches.sizes.size
+    return squares * count / max(count - 1, 1)
+
+
+def _cut(sums: Sequence[Ints], batches_per_probe: int) -> _Batches:
+    """Cuts each probe into so many batches of equal size; into fewer if it has fewer requests.
 
     ``sums``: of each probe: at place i, how many of its first i requests met the test.
     """
-    amounts: list[Ints] = []
+    met: list[Ints] = []
     sizes: list[Ints] = []
     for cumulated in sums:
         requests = cumulated.size - 1
-        parts = min(batches, requests)
-        edges = np.arange(parts + 1) * requests // parts
-        amounts.append(np.diff(cumulated[edges]))
+        batches = min(batches_per_probe, requests)
+        edges = np.arange(batches + 1) * requests // batches
+        met.append(np.diff(cumulated[edges]))
         sizes.append(np.diff(edges))
-    return np.concatenate(amounts), np.concatenate(sizes)
+    return _Batches(np.concatenate(met), np.concatenate(sizes))
 
 
 def miss_runs(probes: Sequence[Bools], target: float) -> MissRuns | None:
@@ -85,13 +104,14 @@ def miss_runs(probes: Sequence[Bools], target: float) -> MissRuns | None:
 
     None: no request missed, or so many did that they say nothing about a level at the target.
     """
-    count = sum(len(probe) for probe in probes)
+    requests = sum(len(probe) for probe in probes)
     met = sum(int(np.count_nonzero(probe)) for probe in probes)
-    missed = count - met
-    if not missed or missed > NEAR * (1 - target) * count:
+    missed = requests - met
+    allowed = (1 - target) * requests
+    if not missed or missed > NEAR * allowed:
         return None
     runs = sum(_runs_begun(probe) for probe in probes)
-    return MissRuns(1 - met / count, design_effect(probes), runs)
+    return MissRuns(1 - met / requests, design_effect(probes), runs)
 
 
 def _runs_begun(probe: Bools) -> int:
@@ -108,7 +128,7 @@ def usual_effect(miss_runs_of_levels: Iterable[MissRuns], target: float) -> floa
     its runs of misses, beside ``PRIOR_RUNS`` of ``PRIOR_EFFECT``, so a level with few runs tells
     little. With the largest effect of any level instead, searches took 39 % more load.
     """
-    levels = sorted(miss_runs_of_levels, key=lambda level: (level.missed, level.effect, level.runs))
+    levels = sorted(miss_runs_of_levels)
     if not levels:
         return PRIOR_EFFECT
     weights = [level.runs + PRIOR_RUNS for level in levels]
