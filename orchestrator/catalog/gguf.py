@@ -54,22 +54,23 @@ class _HeaderReader:
 
     def __init__(self, data: mmap.mmap) -> None:
         self._data = data
-        self.at = 0
+        self.at = 0  # offset of what is read next, in bytes
 
     def number(self, code: str) -> Any:
-        """The next number. ``code``: of ``struct``."""
+        """The next number. ``code``: its type, as ``struct`` writes it."""
         (value,) = struct.unpack_from("<" + code, self._data, self.at)
         self.at += struct.calcsize("<" + code)
         return value
 
     def text(self) -> str:
+        """The next text: its length in bytes, then the bytes."""
         size = self.number("Q")
         start = self.at
         self.at += size
         return self._data[start : self.at].decode(errors="replace")
 
     def value(self, kind: int) -> _HeaderValue:
-        """A value. Raises ValueError for an array of arrays."""
+        """The next value, of this kind. Raises ValueError for an array of arrays."""
         if kind == _STRING:
             return self.text()
         if kind == _ARRAY:
@@ -77,8 +78,10 @@ class _HeaderReader:
         return self.number(_SCALARS[kind])  # type: ignore[no-any-return]
 
     def _array(self) -> Sequence[int | float]:
-        """The numbers of an array with one entry for each layer. Arrays of texts and longer arrays
-        belong to the vocabulary; only their length is needed, so a range stands for them.
+        """The next array: its numbers, if it is no longer than a model has layers.
+
+        Arrays of texts and longer arrays belong to the vocabulary. Only their length is needed, so
+        a range of this length stands for them.
         """
         kind = self.number("I")
         count = self.number("Q")
@@ -108,26 +111,34 @@ def read_header(path: Path) -> StoredModel | None:
             header = _read(_HeaderReader(data))
             parts = parts_of(path)
             weight_bytes = sum(part.stat().st_size for part in parts) - header.end
-            tied = len(parts) == 1 and "output.weight" not in header.tensors
-            return StoredModel(_config(header.values, tied), weight_bytes)
+            # the first of several parts does not name the tensors of the others
+            is_tied = len(parts) == 1 and "output.weight" not in header.tensor_offsets
+            return StoredModel(_config(header.values, is_tied), weight_bytes)
     except (OSError, ValueError, KeyError, OverflowError, struct.error):
         return None
 
 
-def tensor_offsets(path: Path) -> tuple[int, list[int]]:
-    """(the end of the header, where each tensor starts) in bytes; (0, []) if this is not a readable
-    GGUF file.
-    """
+@dataclass(frozen=True, slots=True)
+class TensorOffsets:
+    """Where a file's header ends, and where each of its tensors starts, in bytes."""
+
+    header_end: int
+    starts: list[int]
+
+
+def tensor_offsets(path: Path) -> TensorOffsets | None:
+    """Where the tensors of a GGUF file are. None if this is not a readable GGUF file."""
     try:
         with _mapped(path) as data:
             header = _read(_HeaderReader(data))
     except (OSError, ValueError, KeyError, OverflowError, struct.error):
-        return 0, []
+        return None
     alignment = header.values.get("general.alignment", ALIGNMENT)
     if not isinstance(alignment, int) or alignment < 1:
-        return 0, []
-    start = -(-header.end // alignment) * alignment
-    return header.end, [start + offset for offset in header.tensors.values()]
+        return None
+    first_start = -(-header.end // alignment) * alignment  # the end, rounded up
+    starts = [first_start + offset for offset in header.tensor_offsets.values()]
+    return TensorOffsets(header.end, starts)
 
 
 def _mapped(path: Path) -> mmap.mmap:
@@ -149,27 +160,30 @@ def parts_of(path: Path) -> list[Path]:
 
 @dataclass(frozen=True, slots=True)
 class _GgufHeader:
-    """What stands before the weights: values by name, offsets of tensors by name, and where it
-    ends.
+    """What stands before the weights.
+
+    ``values``: by name. ``tensor_offsets``: by the tensor's name, bytes since the first tensor.
+    ``end``: the header's size in bytes.
     """
 
     values: dict[str, _HeaderValue]
-    tensors: dict[str, int]
+    tensor_offsets: dict[str, int]
     end: int
 
 
 def _read(reader: _HeaderReader) -> _GgufHeader:
-    """Raises ValueError for a file that is no GGUF file."""
+    """Reads the whole header. Raises ValueError for a file that is no GGUF file."""
     if reader.number("I") != _MAGIC or reader.number("I") not in _VERSIONS:
         raise ValueError("no GGUF file of version 2 or 3")
-    tensors = reader.number("Q")
-    pairs = reader.number("Q")
+    tensor_count = reader.number("Q")
+    value_count = reader.number("Q")
     values: dict[str, _HeaderValue] = {}
-    for _ in range(pairs):
+    for _ in range(value_count):
         name = reader.text()
-        values[name] = reader.value(reader.number("I"))
+        kind = reader.number("I")
+        values[name] = reader.value(kind)
     offsets: dict[str, int] = {}
-    for _ in range(tensors):
+    for _ in range(tensor_count):
         name = reader.text()
         dimensions = reader.number("I")
         reader.at += 8 * dimensions + 4  # its shape and type
@@ -177,13 +191,18 @@ def _read(reader: _HeaderReader) -> _GgufHeader:
     return _GgufHeader(values, offsets, reader.at)
 
 
-def _config(values: dict[str, _HeaderValue], tied: bool) -> Config:
+def _config(values: dict[str, _HeaderValue], is_tied: bool) -> Config:
+    """The config.json of a model whose header has these values.
+
+    ``is_tied``: the input embeddings are the output layer too. Of values that differ by layer, the
+    config has the largest.
+    """
     architecture = str(values["general.architecture"])
     tokens = values.get("tokenizer.ggml.tokens", ())
     config: Config = {"vocab_size": len(tokens) if isinstance(tokens, Sequence) else 0}
     for name, key in _NAMES.items():
         value = values.get(f"{architecture}.{key}")
-        if isinstance(value, Sequence) and not isinstance(value, str):  # one per layer
+        if isinstance(value, Sequence) and not isinstance(value, str):  # one for each layer
             value = max(value, default=None)
         if value is not None:
             config[name] = value
@@ -191,6 +210,6 @@ def _config(values: dict[str, _HeaderValue], tied: bool) -> Config:
         config["qk_rope_head_dim"] = values.get(f"{architecture}.rope.dimension_count")
     return config | {
         "model_type": _MODEL_TYPES.get(architecture, architecture),
-        "tie_word_embeddings": tied,
+        "tie_word_embeddings": is_tied,
         "quantization_config": {"quant_method": "gguf"},
     }

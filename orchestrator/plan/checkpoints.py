@@ -119,11 +119,15 @@ def _layout(path: Path, file: BinaryIO, size: int) -> _TensorLayout:
     if path.suffix == ".gguf":
         from orchestrator.catalog.gguf import tensor_offsets  # few models need it
 
-        header_end, offsets = tensor_offsets(path)
-        starts = sorted({start for start in offsets if start < size})
+        offsets = tensor_offsets(path)
+        if offsets is None:
+            return _NO_LAYOUT
+        starts = sorted({start for start in offsets.starts if start < size})
+        if not starts:
+            return _TensorLayout(offsets.header_end, [])
         ends = [*starts[1:], size]
         tensors = [Span(start, end) for start, end in zip(starts, ends, strict=True)]
-        return _TensorLayout(header_end, tensors)
+        return _TensorLayout(offsets.header_end, tensors)
     if path.suffix == ".safetensors":
         return _safetensors_layout(file, size)
     return _NO_LAYOUT

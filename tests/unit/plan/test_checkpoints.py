@@ -239,6 +239,18 @@ def test_a_file_with_no_sensible_header_is_read_in_samples(tmp_path: Path, start
     assert checkpoint_digest(path) not in (None, before)
 
 
+@pytest.mark.parametrize("start", [b"no GGUF file", b"GGUF" + struct.pack("<IQQ", 3, 0, 0)])
+def test_a_large_gguf_file_without_tensors_is_read_in_samples(tmp_path: Path, start: bytes) -> None:
+    path = tmp_path / "m.gguf"
+    with path.open("wb") as file:
+        file.write(start)
+        file.truncate(checkpoints.WHOLE_FILE_BYTES + 5)
+    before = checkpoint_digest(path)
+    assert before is not None
+    write_at(path, checkpoints.WHOLE_FILE_BYTES, b"\x01")
+    assert checkpoint_digest(path) not in (None, before)
+
+
 def gguf_text(text: str) -> bytes:
     return len(text).to_bytes(8, "little") + text.encode()
 
