@@ -37,10 +37,10 @@ class NextStep:
     """A command, what to change in the experiment file before it, and what both cost at most.
 
     ``command``: what to type. ``change``: the keys to set in the file; None: it stays as it is.
-    ``deployments``: of how many the step settles a doubt. ``most_gpu_s``: estimated GPU seconds of
-    what it measures, engine starts included. ``most_s``: estimated seconds, if the deployments run
-    one after the other. ``effect``: what it does. ``takes_longer``: the step takes longer than these
-    estimates, because how much longer each load must be is not known.
+    ``deployments``: about how many of them the step settles a doubt. ``most_gpu_s``: estimated GPU
+    seconds of what it measures, engine starts included. ``most_s``: estimated seconds, if the
+    deployments run one after the other. ``effect``: what the step does. ``takes_longer``: it takes
+    longer than these estimates, because how much longer each load must be is not known.
     """
 
     command: str
@@ -53,17 +53,23 @@ class NextStep:
 
     @property
     def settled_per_s(self) -> float:
-        """Deployments with a doubt less per second of GPU time; per second where no GPU is used."""
+        """How many deployments the step settles a doubt about, per second of GPU time; per second
+        where no GPU is used.
+        """
         seconds = self.most_gpu_s or self.most_s
         return self.deployments / max(seconds, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class _Measuring:
-    """Seconds that a step takes of one deployment, engine starts included."""
+    """What a step measures of one deployment: its seconds, engine starts included."""
 
     deployment: Deployment
     seconds: float
+
+    @property
+    def device_seconds(self) -> float:
+        return self.seconds * self.deployment.devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,70 +90,76 @@ def next_steps(
     """
     for answered in ranked.experiments:
         experiment = answered.experiment
-        if experiment.plan is None:
+        plan = experiment.plan
+        if plan is None:
             continue
         if experiment.is_load_run:
-            going_on = _search_on(experiment, experiment.plan, ranked, search_options)
-            if going_on is not None:
-                yield going_on
-            continue
-        is_simulated = experiment.store.simulated() is True
-        doubts: list[Doubt] = []
-        for comparison in ranked.comparisons:
-            if comparison.experiment != experiment.name or comparison.certain:
-                continue
-            if is_simulated and not experiment.is_of_plan(comparison):
-                continue  # `run` chooses a shortlist by the plan's questions alone
-            doubts += comparison.doubts
-        if is_simulated:
-            measuring = _measure_shortlist(experiment, experiment.plan, doubts, ranked)
-            if measuring is not None:
-                yield measuring
-            continue
-        steps = [
-            _run_again(experiment, experiment.plan, doubts),
-            _start_again(experiment, experiment.plan, doubts),
-            _measure_higher(experiment, experiment.plan, doubts),
-            _measure_longer(experiment, experiment.plan, doubts),
-            _repeat_more(experiment, experiment.plan, doubts),
-            _search_closer(experiment, experiment.plan, doubts),
-            _add_clients(experiment, experiment.plan, doubts),
-            _stretch(experiment, experiment.plan, doubts),
-        ]
-        possible = [step for step in steps if step is not None]
-        if possible:
-            yield max(possible, key=lambda step: step.settled_per_s)
-            continue
-        taking_claims = _take_claims(experiment, doubts)
-        if taking_claims is not None:
-            yield taking_claims
+            step = _search_on(experiment, plan, ranked, search_options)
+        elif experiment.store.simulated() is True:
+            step = _measure_shortlist(experiment, plan, ranked)
+        else:
+            step = _best_step(experiment, plan, ranked)
+        if step is not None:
+            yield step
+
+
+def _open_comparisons(experiment: StoredExperiment, ranked: Answers) -> Iterator[Comparison]:
+    """The rankings of an experiment whose answer is not certain."""
+    for comparison in ranked.comparisons:
+        if comparison.experiment == experiment.name and not comparison.certain:
+            yield comparison
+
+
+def _best_step(experiment: StoredExperiment, plan: Plan, ranked: Answers) -> NextStep | None:
+    """Of all steps that settle doubts of a sweep, the one that settles most for its time."""
+    doubts: list[Doubt] = []
+    for comparison in _open_comparisons(experiment, ranked):
+        doubts += comparison.doubts
+    steps = [
+        _run_again(experiment, plan, doubts),
+        _start_again(experiment, plan, doubts),
+        _measure_higher(experiment, plan, doubts),
+        _measure_longer(experiment, plan, doubts),
+        _repeat_more(experiment, plan, doubts),
+        _search_closer(experiment, plan, doubts),
+        _add_clients(experiment, plan, doubts),
+        _stretch(experiment, plan, doubts),
+    ]
+    possible = [step for step in steps if step is not None]
+    if possible:
+        return max(possible, key=lambda step: step.settled_per_s)
+    return _take_claims(experiment, doubts)
 
 
 def next_step_text(step: NextStep) -> str:
     """``next: orchestrator run … --until decided``, with what it costs and measures below."""
-    cost = hours(step.most_s)
-    if step.most_gpu_s:
-        gpu_hours = step.most_gpu_s / 3600
-        digits = ".2g" if gpu_hours < 100 else ",.0f"
-        cost = f"{gpu_hours:{digits}} h of GPU time"
-    cost = f"more than about {cost}" if step.takes_longer else f"up to about {cost}"
-    if not step.most_s:
-        cost = "no load"
     deployments = f", of {counted(step.deployments, 'deployment')}" if step.deployments > 1 else ""
     command = step.command
     if step.change is not None:
         command = f"{step.change} in the file, then\n      {step.command}"
-    return f"next: {command}\n      ({cost}: {step.effect}{deployments})"
+    return f"next: {command}\n      ({_cost_text(step)}: {step.effect}{deployments})"
+
+
+def _cost_text(step: NextStep) -> str:
+    """``up to about 3.1 h of GPU time``."""
+    if not step.most_s:
+        return "no load"
+    bound = "more than about" if step.takes_longer else "up to about"
+    if not step.most_gpu_s:
+        return f"{bound} {hours(step.most_s)}"
+    gpu_hours = step.most_gpu_s / 3600
+    digits = ".2g" if gpu_hours < 100 else ",.0f"
+    return f"{bound} {gpu_hours:{digits}} h of GPU time"
 
 
 def shortlist_run(
     experiment: StoredExperiment, comparisons: Iterable[Comparison]
 ) -> ShortlistRun | None:
     """The command that measures the deployments of a simulation that may be the best; None: none
-    can run. ``comparisons``: the rankings under the limits of its file.
+    can run. ``comparisons``: the rankings under the limits of the experiment's file.
 
-    A comment behind it says of how many questions. If the simulation says of no deployment how near
-    the best it may be, the command measures all of them: ``run`` would refuse a shortlist.
+    A comment at the end of the command says how many questions its shortlist is for. Where ``run``
+    would refuse any shortlist, the command measures all deployments.
     """
     if experiment.plan is None:
         return None
@@ -156,19 +168,23 @@ def shortlist_run(
         return None
     command = f"orchestrator run {experiment.plan_argument}"
     results = _results_beside(experiment.store.uri)
-    size = _shortlist_size(experiment, comparisons)
-    if deployments == 1 or size is None or size >= deployments:
+    size = _proposed_size(experiment, comparisons, deployments)
+    if size is None or size >= deployments:
         return ShortlistRun(f"{command} --results {results}", deployments)
-    size = size or min(SHORTLIST_SIZE, deployments - 1)
     options = f"--results {results} --shortlist {size} --simulated {experiment.uri_argument}"
     questions = _question_count(experiment.plan)
     comment = f"  # for all {questions} questions" if questions > 1 else ""
     return ShortlistRun(f"{command} {options}{comment}", size)
 
 
-def _shortlist_size(experiment: StoredExperiment, comparisons: Iterable[Comparison]) -> int | None:
-    """The size of the shortlist of all deployments that may be the best by the error of the model;
-    0 where no limits say which these are. None: ``run`` would refuse any shortlist.
+def _proposed_size(
+    experiment: StoredExperiment, comparisons: Iterable[Comparison], deployments: int
+) -> int | None:
+    """The size of the shortlist that is proposed, for a plan with so many deployments to run.
+
+    It has room for all deployments that may be the best by the error of the model. Where no limits
+    say which these are, it is ``SHORTLIST_SIZE``, or less if that would be all. None: ``run`` would
+    refuse any shortlist.
     """
     for comparison in comparisons:
         for doubt in comparison.doubts:
@@ -177,7 +193,10 @@ def _shortlist_size(experiment: StoredExperiment, comparisons: Iterable[Comparis
             size = doubt.shortlist_size or doubt.deployments_of_run
             if size is not None:
                 return size
-    return shortlist_size(experiment, ())
+    size = shortlist_size(experiment, ())
+    if size == 0:
+        return max(1, min(SHORTLIST_SIZE, deployments - 1))
+    return size
 
 
 def _question_count(plan: Plan) -> int:
@@ -196,34 +215,42 @@ def _results_beside(simulated_uri: str) -> str:
 
 
 def _measure_shortlist(
-    experiment: StoredExperiment, plan: Plan, doubts: Iterable[Doubt], ranked: Answers
+    experiment: StoredExperiment, plan: Plan, ranked: Answers
 ) -> NextStep | None:
-    """What ``simulate`` ends with: the deployments that may be the best are measured. Which these
-    are is decided by ``run``, so the step costs at most what the dearest of them do.
+    """After a simulation at its end: the command that measures the deployments that may be the best.
+
+    ``run`` chooses these deployments, so the step costs at most as much as the same number of the
+    dearest ones.
     """
-    remedies = {doubt.remedy for doubt in doubts}
+    remedies: set[Remedy | None] = set()
+    for comparison in _open_comparisons(experiment, ranked):
+        if experiment.is_of_plan(comparison):  # `run` chooses a shortlist by these alone
+            remedies.update(doubt.remedy for doubt in comparison.doubts)
     if Remedy.MEASURE not in remedies or not remedies.isdisjoint(_BY_RUNNING):
         return None
-    run = shortlist_run(experiment, _of_its_file(experiment, plan, ranked))
+    run = shortlist_run(experiment, _ranked_by_file(experiment, plan, ranked))
     if run is None:
         return None
-    measuring = [_whole(plan, deployment) for deployment in plan.runnable()]
-    measuring.sort(key=lambda part: part.seconds * part.deployment.devices, reverse=True)
+    measuring = [_all_of(plan, deployment) for deployment in plan.runnable()]
+    measuring.sort(key=lambda part: part.device_seconds, reverse=True)
     return _step(run.command, None, measuring[: run.deployments])
 
 
-def _of_its_file(experiment: StoredExperiment, plan: Plan, ranked: Answers) -> Sequence[Comparison]:
-    """The rankings of an experiment under all limits of its file: those that are there, if they are
-    under all of them; they take seconds to compute.
+def _ranked_by_file(
+    experiment: StoredExperiment, plan: Plan, ranked: Answers
+) -> Sequence[Comparison]:
+    """The rankings of an experiment under all limits of its file.
+
+    They take seconds to compute, so those of ``ranked`` are taken if none is missing.
     """
-    there = [
+    comparisons = [
         comparison
         for comparison in ranked.comparisons
         if comparison.experiment == experiment.name and experiment.is_of_plan(comparison)
     ]
-    limits_there = {comparison.slo.name for comparison in there}
-    if there and limits_there == {slo.name for slo in plan.slos}:
-        return there
+    ranked_limits = {comparison.slo.name for comparison in comparisons}
+    if comparisons and ranked_limits == {slo.name for slo in plan.slos}:
+        return comparisons
     return answers(ranking_limits(None, [experiment])).comparisons
 
 
@@ -236,32 +263,40 @@ def _search_on(
     """The ``load --find-capacity`` that ended with its budget, with as much time again. Where its
     options are not known, ``…`` stands for them.
     """
-    is_open = any(
-        doubt.remedy is Remedy.SEARCH_LONGER and experiment.name in doubt.deployments
-        for comparison in ranked.comparisons
-        if not comparison.certain
-        for doubt in comparison.doubts
-    )
-    if plan.load_options is None or not is_open:
+    if plan.load_options is None or not _wants_longer_search(experiment, ranked):
         return None
     (deployment,) = plan.deployments
     url = shlex.quote(deployment.settings.url or "URL")
-    budget = plan.budget.wall if plan.budget is not None else None
-    most_s = budget or plan.load_s(deployment.id)
-    known = search_options(plan)
+    budget_s = plan.budget.wall if plan.budget is not None else None
+    most_s = budget_s or plan.load_s(deployment.id)
+    stored_options = search_options(plan)
     effect = "the search goes on where it ended"
-    if known is None:
+    if stored_options is None:
         options = "--find-capacity …"
         effect = f"with its other options for … {effect}"
     else:
-        options = shlex.join([*known, "--budget", f"{math.ceil(most_s)}s"])
+        options = shlex.join([*stored_options, "--budget", f"{math.ceil(most_s)}s"])
     command = f"orchestrator load {url} {options} --results {experiment.uri_argument}"
-    if experiment.name != f"capacity-{plan.load_options[:12]}":  # else its options name it
+    name_by_options = f"capacity-{plan.load_options[:12]}"
+    if experiment.name != name_by_options:
         command += f" --name {experiment.name}"
     return NextStep(command, None, 1, most_gpu_s=0.0, most_s=most_s, effect=effect)
 
 
-def _whole(plan: Plan, deployment: Deployment) -> _Measuring:
+def _wants_longer_search(experiment: StoredExperiment, ranked: Answers) -> bool:
+    """Whether a longer search settles a doubt about a run of ``load``, which is named as its
+    deployment is.
+    """
+    for comparison in ranked.comparisons:
+        if comparison.certain:
+            continue
+        for doubt in comparison.doubts:
+            if doubt.remedy is Remedy.SEARCH_LONGER and experiment.name in doubt.deployments:
+                return True
+    return False
+
+
+def _all_of(plan: Plan, deployment: Deployment) -> _Measuring:
     """All that the plan asks for of a deployment."""
     return _Measuring(deployment, estimated_start_s(deployment) + plan.load_s(deployment.id))
 
@@ -274,7 +309,7 @@ def _run_again(
     for doubt in doubts:
         if doubt.remedy in _BY_RUNNING:
             labels.update(doubt.deployments)
-    measuring = [_whole(plan, deployment) for deployment in _with_labels(plan, labels)]
+    measuring = [_all_of(plan, deployment) for deployment in _with_labels(plan, labels)]
     command = experiment.run_command(MOST_AGAIN)
     if plan.slos and all(slo.agreement is None for slo in plan.slos):
         command += " --until decided"
@@ -284,30 +319,24 @@ def _run_again(
 def _start_again(
     experiment: StoredExperiment, plan: Plan, doubts: Sequence[Doubt]
 ) -> NextStep | None:
-    """One more repeat on one more start of the engines, where starts are too few to compare."""
-    labels: set[str] = set()
-    starts = plan.starts + 1
-    for doubt in doubts:
-        if doubt.remedy is not Remedy.MORE_STARTS:
-            continue
-        labels.update(doubt.to_remedy or doubt.deployments)
-        starts = max(starts, doubt.starts_needed or 0)
-    repeats = plan.repeats + starts - plan.starts
+    """More starts of the engines, where starts are too few to compare, with a repeat on each."""
+    to_settle = [doubt for doubt in doubts if doubt.remedy is Remedy.MORE_STARTS]
+    starts = max([plan.starts + 1, *(doubt.starts_needed or 0 for doubt in to_settle)])
+    more_starts = starts - plan.starts
     measuring: list[_Measuring] = []
-    for deployment in _with_labels(plan, labels):
-        one_repeat_s = sum(
-            known.load.estimated_s(known.level) for known in plan.known_levels(deployment.id)
-        )
-        one_start_s = estimated_start_s(deployment) + one_repeat_s
-        measuring.append(_Measuring(deployment, (starts - plan.starts) * one_start_s))
-    change = f"set starts: {starts} and repeats: {repeats}"
+    for deployment in _with_labels(plan, _labels_to_settle(to_settle)):
+        one_start_s = estimated_start_s(deployment) + _one_repeat_s(plan, deployment)
+        measuring.append(_Measuring(deployment, more_starts * one_start_s))
+    change = f"set starts: {starts} and repeats: {plan.repeats + more_starts}"
     return _step(_run_file(experiment), change, measuring)
 
 
 def _measure_higher(
     experiment: StoredExperiment, plan: Plan, doubts: Iterable[Doubt]
 ) -> NextStep | None:
-    """One level above the highest, where the highest still held. It is taken to last as long."""
+    """One level above the highest, where the highest still held. The new level is taken to last as
+    long as the highest.
+    """
     labels: set[str] = set()
     for doubt in doubts:
         if doubt.remedy is Remedy.HIGHER_LEVELS:
@@ -329,12 +358,11 @@ def _measure_longer(
     """Longer loads. Another length is another load, so every deployment is measured anew."""
     to_settle = [doubt for doubt in doubts if doubt.remedy in _BY_MEASURING_LONGER]
     settled = _labels_to_settle(to_settle)
-    if any(load.requests is not None for load in plan.loads):
-        step = _anew(experiment, plan, "set more requests", settled)
-        return None if step is None else replace(step, takes_longer=True)
     seconds = _needed_length_s(to_settle)
-    if seconds is None:
-        step = _anew(experiment, plan, "set a longer duration", settled)
+    has_request_counts = any(load.requests is not None for load in plan.loads)
+    if has_request_counts or seconds is None:
+        change = "set more requests" if has_request_counts else "set a longer duration"
+        step = _anew(experiment, plan, change, settled)
         return None if step is None else replace(step, takes_longer=True)
     longer_loads = [load.model_copy(update={"duration_s": seconds}) for load in plan.loads]
     # a new object: a copy would keep the cached properties
@@ -371,15 +399,14 @@ def _repeat_more(
     if any(load.searches for load in plan.loads):
         return None
     repeats = plan.repeats + plan.starts
-    # several starts share the repeats anew: any of them can come to another start
+    # Several starts share the repeats anew. A stored repeat does not count for another start, so at
+    # most all of them are measured.
     most_measured = 1 if plan.starts == 1 else repeats
     measuring: list[_Measuring] = []
     for deployment in _with_labels(plan, _labels_to_settle(to_settle)):
-        one_repeat_s = sum(
-            known.load.estimated_s(known.level) for known in plan.known_levels(deployment.id)
-        )
         start_s = plan.starts * estimated_start_s(deployment)
-        measuring.append(_Measuring(deployment, start_s + most_measured * one_repeat_s))
+        load_s = most_measured * _one_repeat_s(plan, deployment)
+        measuring.append(_Measuring(deployment, start_s + load_s))
     return _step(_run_file(experiment), f"set repeats: {repeats}", measuring)
 
 
@@ -392,7 +419,7 @@ def _search_closer(
     if precision <= GRID_STEP - 1:
         return None
     measuring = [
-        _whole(plan, deployment) for deployment in _with_labels(plan, _labels_to_settle(to_settle))
+        _all_of(plan, deployment) for deployment in _with_labels(plan, _labels_to_settle(to_settle))
     ]
     return _step(_run_file(experiment), f"set a precision below {precision:g}", measuring)
 
@@ -403,7 +430,7 @@ def _add_clients(
     """More clients than a launch may have now: ``run`` adds them by itself up to that number."""
     to_settle = [doubt for doubt in doubts if doubt.remedy is Remedy.MORE_CLIENTS]
     measuring = [
-        _whole(plan, deployment) for deployment in _with_labels(plan, _labels_to_settle(to_settle))
+        _all_of(plan, deployment) for deployment in _with_labels(plan, _labels_to_settle(to_settle))
     ]
     return _step(_run_file(experiment), "set a larger max_clients", measuring)
 
@@ -426,6 +453,11 @@ def _take_claims(experiment: StoredExperiment, doubts: Sequence[Doubt]) -> NextS
     )
 
 
+def _one_repeat_s(plan: Plan, deployment: Deployment) -> float:
+    """Estimated seconds of load of one repeat of each level that the plan names."""
+    return sum(known.load.estimated_s(known.level) for known in plan.known_levels(deployment.id))
+
+
 def _labels_to_settle(doubts: Iterable[Doubt]) -> set[str]:
     """The labels of the deployments that need the remedies of these doubts."""
     labels: set[str] = set()
@@ -437,12 +469,14 @@ def _labels_to_settle(doubts: Iterable[Doubt]) -> set[str]:
 def _anew(
     experiment: StoredExperiment, plan: Plan, change: str, settled: set[str]
 ) -> NextStep | None:
-    """The step that measures all of a changed plan. ``settled``: the labels of the deployments of
-    which it settles a doubt; without any there is no step.
+    """The step that measures all of a changed plan.
+
+    ``settled``: the labels of the deployments about which it settles a doubt. None if there are
+    none.
     """
     if not settled:
         return None
-    measuring = [_whole(plan, deployment) for deployment in plan.runnable()]
+    measuring = [_all_of(plan, deployment) for deployment in plan.runnable()]
     step = _step(_run_file(experiment), change, measuring)
     if step is None:
         return None
@@ -462,8 +496,6 @@ def _step(command: str, change: str | None, measuring: Sequence[_Measuring]) -> 
     """The step that measures these deployments; None where there is none to measure."""
     if not measuring:
         return None
-    most_gpu_s = sum(
-        part.seconds * part.deployment.devices for part in measuring if not part.deployment.on_cpus
-    )
+    most_gpu_s = sum(part.device_seconds for part in measuring if not part.deployment.on_cpus)
     most_s = sum(part.seconds for part in measuring)
     return NextStep(command, change, len(measuring), most_gpu_s, most_s)

@@ -127,7 +127,7 @@ def test_the_rankings_of_a_simulation_are_computed_again_only_under_other_limits
     assert list(next_steps(ranked, no_options)) == of_file
     comparisons = [replace(comparison, per="usd") for comparison in ranked.comparisons]
     with pytest.raises(AssertionError, match="ranked again"):
-        next_step._of_its_file(experiment, plan, replace(ranked, comparisons=tuple(comparisons)))
+        next_step._ranked_by_file(experiment, plan, replace(ranked, comparisons=tuple(comparisons)))
 
 
 def no_options(_plan: Plan) -> None:
