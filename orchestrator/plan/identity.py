@@ -57,10 +57,9 @@ def deployment_id(
     """The id of a deployment, from its settings as written and as resolved."""
     identity = _identity_of_part(written, resolved, hardware, contents)
     parts: dict[str, Any] = {}
-    if resolved.roles or resolved.router:
-        for role, part in resolved.parts.items():
-            if role:
-                parts[role] = _identity_of_part(written.parts[role], part, hardware, contents)
+    for role, part in resolved.parts.items():
+        if role:  # the part without a role has the settings of the deployment itself
+            parts[role] = _identity_of_part(written.parts[role], part, hardware, contents)
     if parts:
         identity["parts"] = parts
     identity["hardware"] = hardware_class(hardware)
@@ -92,12 +91,15 @@ def _identity_of_part(
     engine's version and its build.
     """
     settings = _settings_in_id(written, resolved, hardware)
-    local = {
+    # in place of where local files are; None: they are not local
+    local_contents = {
         "model": contents.model(resolved.model),
         "tokenizer": contents.model(resolved.tokenizer) if resolved.tokenizer else None,
         "profile": contents.file(resolved.profile) if resolved.profile else None,
     }
-    settings |= {name: content for name, content in local.items() if content is not None}
+    for name, content in local_contents.items():
+        if content is not None:
+            settings[name] = content
     if resolved.speculative is not None and resolved.speculative.model is not None:
         draft = contents.model(resolved.speculative.model)
         if draft is not None:
@@ -147,7 +149,7 @@ def seed_of(experiment_seed: int, workload: Workload, level: Level, repeat: int)
 
 def model_digest(place: str) -> str | None:
     """Hash of a local model (folder or GGUF file): its text files and its weights, as
-    plan/checkpoints.py reads them. None if it is absent.
+    plan/checkpoints.py reads them. None if there is no such model here.
     """
     root = Path(place)
     if not root.is_absolute():
@@ -184,13 +186,16 @@ def build_digest(place: str, engine: str) -> str | None:
     if path.is_dir():
         program = program_of(engine).program_in(place)
         path = Path(program) if program is not None else path
-    real = Path(os.path.realpath(path))
-    files = {path.name: real}
+    file = Path(os.path.realpath(path))
+    files = {path.name: file}
     for pattern in _LIBRARIES:
-        files |= {library.name: library for library in real.parent.glob(pattern)}
-    digests = {name: sampled_digest(file) for name, file in files.items()}
-    known = {name: content for name, content in digests.items() if content}
-    return digest(known) if known else None
+        files |= {library.name: library for library in file.parent.glob(pattern)}
+    digests: dict[str, str] = {}
+    for name, file in files.items():
+        content = sampled_digest(file)
+        if content is not None:
+            digests[name] = content
+    return digest(digests) if digests else None
 
 
 def wheel_digest(records: Path) -> str | None:

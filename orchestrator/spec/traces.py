@@ -47,8 +47,9 @@ class TraceColumns(Strict):
 
     @property
     def names(self) -> list[str]:
-        """The columns that are given."""
-        return [*self.model_dump(exclude_none=True, exclude={"block_tokens"}).values()]
+        """The names of the columns that are given."""
+        columns = self.model_dump(exclude_none=True, exclude={"block_tokens"})
+        return list(columns.values())
 
     @model_validator(mode="after")
     def _blocks_have_a_size(self) -> Self:
@@ -84,7 +85,7 @@ def cell_text(value: object) -> str:
     return str(value)
 
 
-# what a file has for the values of one column
+# what a file may have for the values of one column
 _WrittenValues = str | int | float | list[str | int | float]
 Filters = Annotated[
     tuple[Filter, ...],
@@ -95,7 +96,9 @@ _TokenBounds = Annotated[tuple[_Bound, _Bound], BeforeValidator(as_tuple)]
 
 
 class Keep(Strict):
-    """Rows whose lengths lie within these bounds, both ends included; others are counted."""
+    """Rows whose lengths lie within these bounds, both ends included. Others are left out, and how
+    many they are is reported.
+    """
 
     input_tokens: _TokenBounds | None = Field(
         default=None, description="Fewest and most tokens of the prompt, as `[4, 8000]`."
@@ -111,29 +114,32 @@ class Keep(Strict):
     def _ordered(self) -> Self:
         for name in type(self).model_fields:
             bounds = getattr(self, name)
-            if bounds is not None and bounds[1] < bounds[0]:
-                raise ValueError(f"{name}: {bounds[1]} is below {bounds[0]}")
+            if bounds is None:
+                continue
+            fewest, most = bounds
+            if most < fewest:
+                raise ValueError(f"{name}: {most} is below {fewest}")
         return self
 
 
-_WindowEnd = Annotated[Duration, Field(ge=0)]
+_SinceFirstRow = Annotated[Duration, Field(ge=0)]
 
 
 class Window(Strict):
     """``[10m, 20m]``: the rows from 10 to 20 minutes after the first one."""
 
     WANTED: ClassVar[str] = "two durations, like [10m, 20m]"
-    SHORTHAND: ClassVar[Any] = tuple[_WindowEnd, _WindowEnd]
+    SHORTHAND: ClassVar[Any] = tuple[_SinceFirstRow, _SinceFirstRow]
 
-    start: _WindowEnd = Field(description="Begin of the window, since the first row.")
-    end: _WindowEnd = Field(description="End of the window, since the first row.")
+    start: _SinceFirstRow = Field(description="Begin of the window, since the first row.")
+    end: _SinceFirstRow = Field(description="End of the window, since the first row.")
 
     @model_validator(mode="before")
     @classmethod
     def _from_list(cls, value: Any) -> Any:
         if isinstance(value, list | tuple):
             if len(value) != 2:
-                raise ValueError("give two durations, like [10m, 20m]")
+                raise ValueError(f"give {cls.WANTED}")
             return {"start": value[0], "end": value[1]}
         return value
 
