@@ -20,18 +20,20 @@ def stored_limit_values(
     Requests of a mix come with their parts. Damaged attempts are left out (``store.damage``).
     """
     columns = {name: f"request_{name}_s" for name in latencies}
-    of_parts = ["request_part", "part_names"]
-    needed = ["measurement_id", "attempt_id", "request_ok", *of_parts, *columns.values()]
+    part_columns = ["request_part", "part_names"]
+    needed = ["measurement_id", "attempt_id", "request_ok", *part_columns, *columns.values()]
     values: dict[AttemptIds, LimitValues] = {}
     for rows in computed(store, attempts, needed):
-        ids = zip(rows["measurement_id"].to_pylist(), rows["attempt_id"].to_pylist(), strict=True)
-        seconds = {name: _lists(rows[column]) for name, column in columns.items()}
-        parts = _parts(rows)
-        for key, is_ok in zip(ids, _lists(rows["request_ok"]), strict=True):
-            values[key] = LimitValues(
-                np.asarray(is_ok, np.bool_),
-                {name: next(lists) for name, lists in seconds.items()},
-                next(parts),
+        measurement_ids = rows["measurement_id"].to_pylist()
+        attempt_ids = rows["attempt_id"].to_pylist()
+        is_ok = list(_lists(rows["request_ok"]))
+        seconds = {name: list(_lists(rows[column])) for name, column in columns.items()}
+        parts = list(_parts(rows))
+        for row in range(rows.num_rows):
+            values[measurement_ids[row], attempt_ids[row]] = LimitValues(
+                np.asarray(is_ok[row], np.bool_),
+                {name: lists[row] for name, lists in seconds.items()},
+                parts[row],
             )
     return values
 
@@ -42,8 +44,8 @@ def _parts(rows: pa.Table) -> Iterator[RequestParts | None]:
         if not codes.is_valid:
             yield None
             continue
-        of_requests = codes.values.to_numpy(zero_copy_only=False)
-        yield RequestParts(tuple(names), np.asarray(of_requests, np.int64))
+        codes_of_requests = codes.values.to_numpy(zero_copy_only=False)
+        yield RequestParts(tuple(names), np.asarray(codes_of_requests, np.int64))
 
 
 def _lists(column: pa.ChunkedArray) -> Iterator[Floats]:

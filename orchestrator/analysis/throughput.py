@@ -1,6 +1,7 @@
 """Counts the output tokens that had come by an instant.
 
-The count never falls, so adjacent windows add up to the whole.
+The tokens of a window are those by its end less those by its start, so adjacent windows add up to
+the whole.
 """
 
 from collections.abc import Sequence
@@ -48,13 +49,17 @@ def output_tokens_by(columns: RequestArrays, edges_ns: Sequence[float]) -> Float
     came = np.zeros(edges.size)
     for block in columns.blocks():
         came += _timed_before(columns, block, is_counted, edges)
-    return came + _evenly_before(columns, np.flatnonzero(is_counted & ~_timed(columns)), edges)
+    untimed = np.flatnonzero(is_counted & ~_timed(columns))
+    return came + _evenly_before(columns, untimed, edges)
 
 
 def token_batches(columns: RequestArrays, window_ns: WindowNs) -> Batches:
     """Output tokens in each of BATCHES equal parts of the window. Sizes are in seconds."""
-    edges = np.linspace(window_ns[0], max(window_ns), BATCHES + 1)
-    return Batches(np.diff(output_tokens_by(columns, edges.tolist())), np.diff(edges) / 1e9)
+    start_ns, end_ns = window_ns
+    # the end of an empty window may lie before its start
+    edges_ns = np.linspace(start_ns, max(start_ns, end_ns), BATCHES + 1)
+    tokens = np.diff(output_tokens_by(columns, edges_ns.tolist()))
+    return Batches(tokens, np.diff(edges_ns) / 1e9)
 
 
 def basis(columns: RequestArrays) -> frozenset[str]:
@@ -79,7 +84,7 @@ def _timed(columns: RequestArrays) -> Bools:
 
 
 def _evenly_before(columns: RequestArrays, requests: Ints, edges: Floats) -> Floats:
-    """Tokens of these requests before each edge, if they came evenly.
+    """Tokens of these requests before each edge (ns), if they came evenly.
 
     Token j of N, counted from 0, came at first + j * (last - first) / (N - 1).
     """
@@ -89,7 +94,7 @@ def _evenly_before(columns: RequestArrays, requests: Ints, edges: Floats) -> Flo
     first_ns = columns.first_ns[requests]
     last_ns = columns.last_ns[requests]
     step_ns = (last_ns - first_ns) / np.maximum(tokens - 1, 1)
-    step_ns = np.where(step_ns > 0, step_ns, np.inf)
+    step_ns = np.where(step_ns > 0, step_ns, np.inf)  # where all came at once: no second step
     came = np.empty(edges.size)
     for place, edge_ns in enumerate(edges):
         if_under_way = np.clip(np.ceil((edge_ns - first_ns) / step_ns), 1, tokens)
@@ -101,10 +106,11 @@ def _evenly_before(columns: RequestArrays, requests: Ints, edges: Floats) -> Flo
 def _timed_before(
     columns: RequestArrays, block: TokenEventBlock, is_counted: Bools, edges: Floats
 ) -> Floats:
-    """Tokens of the requests of a block before each edge.
+    """Tokens of the requests of a block before each edge (ns).
 
-    A request that is over at an edge counts in full, one under way by its gaps. The running sums
-    over all gaps of the block rise, so the place of an edge in them is found by bisection.
+    A request that is over at an edge counts in full. One that is under way counts by the share of
+    its tokens that its chunks had shown by then. The running sum over all gaps of the block rises,
+    so a request's last chunk before an edge is found in it by bisection.
     """
     rows = np.flatnonzero(is_counted[block.request])
     requests = block.request[rows]
@@ -117,25 +123,28 @@ def _timed_before(
     # from here on, one entry for each pair of an edge and a request that is under way there
     place_of_edge, place_of_request = np.nonzero((first_ns < edges[:, None]) & ~is_over)
     row = rows[place_of_request]
-    start, end = block.starts[row], block.starts[row + 1]
+    # of the request's gaps, as indices of the block's gaps and of the running sums
+    start = block.starts[row]
+    end = block.starts[row + 1]
     elapsed_us = _running_sum(block.gaps_us)
     since_first_ns = edges[place_of_edge] - first_ns[place_of_request]
     since_first_us = np.ceil(since_first_ns / 1e3).astype(np.int64)
-    # the edge on the axis of the running sums, where the request's first chunk lies at its start
+    # the edge as a value of the running sum, in which the request's first chunk lies at its start
     edge_us = elapsed_us[start] + since_first_us
     chunk = np.clip(np.searchsorted(elapsed_us, edge_us, side="left") - 1, start, end)
 
     if block.tokens is None:
-        tokens = np.arange(elapsed_us.size)
+        tokens = np.arange(elapsed_us.size)  # one for each chunk
     else:
         tokens = _running_sum(block.tokens)
     in_first_chunk = block.first_tokens[row]
     shown_by_edge = in_first_chunk + tokens[chunk] - tokens[start]
     shown_in_all = in_first_chunk + tokens[end] - tokens[start]
     under_way = shown_by_edge / shown_in_all * output_tokens[place_of_request]
-    first_pair = np.searchsorted(place_of_edge, np.arange(edges.size + 1))  # of each edge
-    for place in np.flatnonzero(np.diff(first_pair)):
-        came[place] += under_way[first_pair[place] : first_pair[place + 1]].sum()
+    # for each edge, how many pairs the edges before it have: they come in the order of edges
+    pairs_before = np.searchsorted(place_of_edge, np.arange(edges.size + 1))
+    for place in np.flatnonzero(np.diff(pairs_before)):
+        came[place] += under_way[pairs_before[place] : pairs_before[place + 1]].sum()
     return came
 
 

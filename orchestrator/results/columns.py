@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from orchestrator.results.outcomes import FEW_CHUNKS, MANY_TOKENS
 
-AT_ONCE = 1 << 16  # rows whose columns are in memory together: some 10 MB of them
+AT_ONCE = 1 << 16  # rows of a table that are read into memory together: some 10 MB
 
 
 def came_in_lumps(
@@ -18,12 +18,15 @@ def came_in_lumps(
     is_exact: npt.NDArray[np.bool_],
     is_uncounted: npt.NDArray[np.bool_],
 ) -> npt.NDArray[np.bool_]:
-    """Which answers say nothing of the time between their tokens: all of it came in one event, or
-    in a few events of many tokens each whose numbers are unknown.
+    """Whether each answer came in lumps, which say nothing of the time between its tokens.
 
-    One value for each answer. ``chunks``: its events with content. ``shown_tokens``: tokens that
-    were streamed. ``asked_tokens``: tokens that the request asked for. ``is_exact``: what each
-    event held is known. ``is_uncounted``: nobody counted tokens, so that each event counts as one.
+    It did if all of it came in one event, or if it came in a few events of many tokens each and how
+    many each held is unknown.
+
+    All arrays have one value for each answer. ``chunks``: how many events had content.
+    ``shown_tokens``: tokens that were streamed. ``asked_tokens``: tokens that the request asked
+    for. ``is_exact``: how many tokens each event held is known. ``is_uncounted``: the tokens were
+    not counted, so that each event counts as one.
     """
     has_several_tokens = (shown_tokens > 1) | (is_uncounted & (asked_tokens > 1))
     came_whole = (chunks == 1) & has_several_tokens
@@ -34,7 +37,7 @@ def came_in_lumps(
 
 
 class NumberColumn:
-    """Numbers of one type, kept in memory; they are added one slice of rows after the other."""
+    """A column of numbers of one type in memory, to which slices of rows are added."""
 
     def __init__(self, dtype: npt.DTypeLike = np.float64) -> None:
         self._dtype = np.dtype(dtype)
@@ -45,11 +48,11 @@ class NumberColumn:
         self._slices.append(values.astype(self._dtype, copy=False))
 
     def taken(self, order: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
-        """All of them in another order."""
+        """The numbers in this order. ``order``: for each place, the row whose number stands there."""
         return self.values()[order]
 
     def values(self) -> npt.NDArray[Any]:
-        """All of them, for the caller to change."""
+        """The numbers of all rows, as a copy that the caller may change."""
         if not self._slices:
             return np.zeros(0, self._dtype)
         return np.concatenate(self._slices)
@@ -61,7 +64,7 @@ def quantiles(
     """Quantiles by numpy's default method (linear). For few values ``numpy.quantile`` takes five
     times as long. ``values``: at least one; they are partly sorted in place.
     """
-    position = np.multiply(probabilities, values.size - 1)
+    position = np.multiply(probabilities, values.size - 1)  # in order of size, between two values
     below = position.astype(np.intp)
     above = np.minimum(below + 1, values.size - 1)
     values.partition(np.concatenate([below, above]))
