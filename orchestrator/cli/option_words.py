@@ -31,8 +31,10 @@ _SAME = (
     *("choice", "json_schema", "regex"),
 )
 OPTIONS = {name: f"--{name.replace('_', '-')}" for name in _SAME} | OTHER_NAMES
-# Columns of a file, and keys within an object, are no options, whatever their names.
+# A key in quotes. Columns of a file, and keys within an object (``'turns' in it``), are no options,
+# whatever their names.
 _KEY = re.compile(r"(?<!column )(?<!columns )'(\w+)'(?! in it )")
+# the beginning of a problem with a file, and the place in the file that may follow
 _FILE = re.compile(r"(prompts|trace) ('[^']*')")
 _PLACE = re.compile(r",? (line|row|entry) \d")
 
@@ -43,15 +45,16 @@ def in_options(problem: Problem, prompts_option: str = OPTIONS["prompts"]) -> Pr
     ``prompts_option``: the option that named the file of prompts.
     """
     hint = None if problem.hint is None else _with_options(problem.hint)
-    file = _FILE.match(problem.message)
-    if file is None:
+    begins_with_file = _FILE.match(problem.message)
+    if begins_with_file is None:
         return replace(problem, message=_with_options(problem.message), hint=hint)
-    # the name of a file stays as it is, even if a key has the same name
-    option = prompts_option if file[1] == "prompts" else OPTIONS[file[1]]
-    reason = problem.message[file.end() :]
-    if not _PLACE.match(reason):  # what is wrong at a place quotes what stands there
+    key, quoted_name = begins_with_file.groups()
+    option = prompts_option if key == "prompts" else OPTIONS[key]
+    reason = problem.message[begins_with_file.end() :]
+    if not _PLACE.match(reason):  # what is wrong at a place quotes the file, not keys
         reason = _with_options(reason)
-    return replace(problem, message=f"{option} {file[2]}{reason}", hint=hint)
+    # the file's name stays as it is, even if a key has the same name
+    return replace(problem, message=f"{option} {quoted_name}{reason}", hint=hint)
 
 
 def _with_options(text: str) -> str:

@@ -42,12 +42,13 @@ def search_text(document: SearchDocument) -> Iterator[str]:
     yield ""
     yield styled(_answer(document), "green" if status == "converged" else "yellow")
     yield from _why_not_safe(document)
-    goes_on = endpoint.results is not None and status == "budget"
-    yield f"{search_status_text(status)}{': the same command goes on' if goes_on else ''}"
+    can_go_on = endpoint.results is not None and status == "budget"
+    remedy = ": the same command goes on" if can_go_on else ""
+    yield f"{search_status_text(status)}{remedy}"
     if document.change is not None:
         text = first_change_text(document.control, document.change, option_text)
         yield f"change first: {text}"
-    yield from _run_on(document)
+    yield from _gain_of_running_on(document)
     for note in document.notes:
         yield styled(f"note: {plain(note)}", "yellow")
     if endpoint.emulated:
@@ -55,6 +56,7 @@ def search_text(document: SearchDocument) -> Iterator[str]:
 
 
 def _cells(document: SearchDocument, probe_document: ProbeDocument) -> list[str]:
+    """The row of one probe."""
     head = probe_document.probe.point
     figures = probe_document.probe.figures
     shares = [f"{test.share:.3f}" for test in probe_document.tests if test.share is not None]
@@ -73,7 +75,7 @@ def _cells(document: SearchDocument, probe_document: ProbeDocument) -> list[str]
 class _Verdict(NamedTuple):
     """A verdict that is not ``valid``, and its reason.
 
-    ``reason``: without its figures, so that the same reason with other figures is not repeated.
+    ``reason``: without figures, so that probes with the same reason and other figures share a line.
     """
 
     validity: str
@@ -123,13 +125,12 @@ def _answer(document: SearchDocument) -> str:
     claim = document.claim
     parts: list[str] = []
     if claim.claim is not None:
-        offered = document.offered_at_claim
-        only = "" if offered is None else f" ({offered:.3g} offered)"
-        parts.append(f"holds {load_text(control, claim.claim)}{only}")
+        parts.append(f"holds {load_text(control, claim.claim)}{_offered_text(document)}")
     elif claim.pointless:
         parts.append("no load can be judged")
     elif claim.estimate is None:
         parts.append("no load is confirmed yet")
+    # beside the claim: the estimate, else a higher level that passed
     if claim.estimate is not None:
         parts.append(estimate_words(control, claim.estimate))
     elif claim.passed is not None and claim.passed > (claim.claim or 0.0):
@@ -139,6 +140,13 @@ def _answer(document: SearchDocument) -> str:
     if math.isfinite(claim.high):
         parts.append(f"fails {load_text(control, claim.high)}")
     return f"{'; '.join(parts)} ({claim.status})"
+
+
+def _offered_text(document: SearchDocument) -> str:
+    """The requests/s that were due at the claim; empty where they were those asked for."""
+    if document.offered_at_claim is None:
+        return ""
+    return f" ({document.offered_at_claim:.3g} offered)"
 
 
 def _why_not_safe(document: SearchDocument) -> Iterator[str]:
@@ -151,14 +159,14 @@ def _why_not_safe(document: SearchDocument) -> Iterator[str]:
         yield f"{level} passed, with too few requests to be 95 % sure: it is not called safe yet"
 
 
-def _run_on(document: SearchDocument) -> Iterator[str]:
-    """What running on would gain."""
+def _gain_of_running_on(document: SearchDocument) -> Iterator[str]:
+    """What the search would probe next, and how far the load that fails lies above the claim."""
     excess = document.excess_of_failing
     if document.next is not None:
         level = load_text(document.control, document.next.level)
         length = hours(document.next.seconds)
-        apart = "" if excess is None else f"; what fails lies {excess:.0%} above the claim"
-        yield f"With as much time again it would probe {level} next, for about {length}{apart}."
+        gap = "" if excess is None else f"; what fails lies {excess:.0%} above the claim"
+        yield f"With as much time again it would probe {level} next, for about {length}{gap}."
     elif excess is not None and document.claim.status == "converged":
         yield (
             f"What fails lies {excess:.0%} above the claim: a smaller --precision brings them"

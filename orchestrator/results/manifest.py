@@ -25,8 +25,9 @@ FOLDERS: dict[ManifestKind, str] = {
     # written by earlier versions; named here, so that it is not taken for a damaged point
     "selfcheck": "commits/selfchecks",
 }
-# the largest numbers that the columns can hold
-_MOST: dict[str, int] = {"earlier": 2**31, "created_unix_ns": 2**63, "data_bytes": 2**63}
+# fields with numbers: the first number that is too large for the column
+_TOO_LARGE: dict[str, int] = {"earlier": 2**31, "created_unix_ns": 2**63, "data_bytes": 2**63}
+_TOO_LARGE_IN_PARTS = 2**63
 
 
 def manifest_key(measurement_id: str, attempt_id: str, kind: ManifestKind = "point") -> str:
@@ -77,7 +78,9 @@ class Manifest(Committed):
     simulated: bool = False
 
     def __post_init__(self) -> None:
-        """Sort the parts, so that the same attempt always gives the same text."""
+        """Sort the parts, so that the same attempt always gives the same text, and add up the bytes
+        of those that nobody may delete.
+        """
         files = sorted(self.files, key=lambda part: (part.table, part.path))
         object.__setattr__(self, "files", tuple(files))
         kept = [part.bytes for part in files if part.table not in DROPPABLE]
@@ -122,9 +125,10 @@ class Manifest(Committed):
                             table, entry["path"], entry["rows"], entry["bytes"], entry["sha256"]
                         )
                     )
-            names = [field.name for field in fields(cls)]
-            known_values = {name: document[name] for name in names if name in document}
-            manifest = cls(**known_values, **document["ids"], files=tuple(files))
+            # fields of newer versions are left out; a missing one has its default
+            field_names = [field.name for field in fields(cls)]
+            values = {name: document[name] for name in field_names if name in document}
+            manifest = cls(**values, **document["ids"], files=tuple(files))
             manifest._check()
             return manifest
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
@@ -146,12 +150,11 @@ class Manifest(Committed):
         "".join((*texts, *optional)).encode()
         if self.kind not in FOLDERS or self.status not in ("ok", "failed"):
             raise ValueError(f"kind {self.kind!r} and status {self.status!r}")
-        numbers = [(name, getattr(self, name)) for name in _MOST]
+        for name, too_large in _TOO_LARGE.items():
+            _check_number(name, getattr(self, name), too_large)
         for part in self.files:
-            numbers += [("rows", part.rows), ("bytes", part.bytes)]
-        for name, number in numbers:
-            if type(number) is not int or not 0 <= number < _MOST.get(name, 2**63):
-                raise ValueError(f"{name} is {number!r}")
+            _check_number("rows", part.rows, _TOO_LARGE_IN_PARTS)
+            _check_number("bytes", part.bytes, _TOO_LARGE_IN_PARTS)
         for part in self.files:
             folders = PurePosixPath(part.path).parts
             is_in_folder = folders[:2] == ("data", part.table) and len(folders) > 2
@@ -159,3 +162,9 @@ class Manifest(Committed):
                 raise ValueError(
                     f"{part.path!r} is not below the experiment's folder data/{part.table}"
                 )
+
+
+def _check_number(name: str, number: object, too_large: int) -> None:
+    """Raises ValueError for anything but a whole number from 0 to below ``too_large``."""
+    if type(number) is not int or not 0 <= number < too_large:
+        raise ValueError(f"{name} is {number!r}")

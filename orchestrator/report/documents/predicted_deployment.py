@@ -62,7 +62,7 @@ def predicted_deployments(plan: Plan) -> list[PredictedDeployment]:
 
 
 def _predicted_deployment(label: str, prediction: Prediction) -> PredictedDeployment:
-    # the error of a model that predicts no load is that of a simulation
+    # where nothing is predicted, the error is about what a simulation would find
     error = prediction.error if prediction.not_predicted is None else None
     return PredictedDeployment(
         label=label,

@@ -34,7 +34,7 @@ TOP_OF_SHARES = 1.03  # above 1, so that markers at 1 are drawn whole
 LABEL_WIDTH = 42  # characters in a line of an axis's name
 LONGEST_LABEL = 60  # characters of a name in a legend
 WIDEST_IN_TWO_COLUMNS = 36  # characters of a name in a legend of two columns
-NAMED_LEFT_OUT = 3  # names of what is not drawn; the others are counted
+MOST_NAMED = 3  # names in a list; the others are counted
 AT_ONCE = "all requests due at once"
 CONTROL_TEXTS = {"concurrency": "requests in flight", "request_rate": "load (requests/s)"}
 SVG_SETTINGS = {"svg.hashsalt": "orchestrator", "svg.fonttype": "none"}  # the same bytes each time
@@ -71,7 +71,7 @@ def check_matplotlib() -> None:
 
 
 def written(text: str) -> str:
-    """The text such that matplotlib writes it as it is: a dollar sign begins no formula."""
+    """The text, escaped so that matplotlib draws it as it is: a dollar sign begins no formula."""
     return text.replace("$", r"\$")
 
 
@@ -113,26 +113,30 @@ def title_of(points: Sequence[PlottedPoint]) -> str:
     models = _listed(short_model(point.model) for point in points)
     hardware = _listed(point.hardware for point in points if point.hardware)
     place = f" on {hardware}" if hardware else ""
-    badges = dict.fromkeys(badge_of(point) for point in points)
-    badge = next(iter(badges))
-    if len(badges) > 1:
-        words = [some_badge.strip(" ()") for some_badge in badges if some_badge]
-        badge = f" (some {' and '.join(words)})"
-    return f"{workloads} of {experiments}: {models}{place}{badge}"
+    return f"{workloads} of {experiments}: {models}{place}{_common_badge(points)}"
+
+
+def _common_badge(points: Iterable[PlottedPoint]) -> str:
+    """The badge of all points, as `` (emulated)``; where they differ, as `` (some emulated)``."""
+    badges = list(dict.fromkeys(badge_of(point) for point in points))
+    if len(badges) == 1:
+        return badges[0]
+    words = [badge.strip(" ()") for badge in badges if badge]
+    return f" (some {' and '.join(words)})"
 
 
 def _listed(names: Iterable[str]) -> str:
     """The first of these names, each once, and how many more there are."""
-    every = [short(name) for name in dict.fromkeys(names)]
-    shown = ", ".join(every[:NAMED_LEFT_OUT])
-    hidden = len(every) - NAMED_LEFT_OUT
-    return f"{shown} and {hidden} more" if hidden > 0 else shown
+    different = [short(name) for name in dict.fromkeys(names)]
+    named = ", ".join(different[:MOST_NAMED])
+    more = len(different) - MOST_NAMED
+    return f"{named} and {more} more" if more > 0 else named
 
 
 def left_out_text(labels: Sequence[str], beginning: str = "not drawn") -> str:
-    """Names the labels that are not drawn, after ``beginning``; empty where all are drawn."""
-    hidden = labels[MOST_CURVES:]
-    return f"{beginning}: {_listed(hidden)}" if hidden else ""
+    """Names those of all labels that are not drawn, after ``beginning``; empty if all are drawn."""
+    not_drawn = labels[MOST_CURVES:]
+    return f"{beginning}: {_listed(not_drawn)}" if not_drawn else ""
 
 
 def curves_note(series: Sequence[Series], beginning: str = "not drawn") -> str:
@@ -181,15 +185,15 @@ def add_legend(
     from matplotlib.figure import Figure
     from matplotlib.transforms import ScaledTranslation
 
-    every = [*handles, *note_handles(note)]
-    if not every:
+    entries = [*handles, *note_handles(note)]
+    if not entries:
         return
-    widest = max(len(handle.get_label()) for handle in handles) if handles else 0
-    columns = 2 if len(every) > 4 and widest <= WIDEST_IN_TWO_COLUMNS else 1
+    widest = max((len(handle.get_label()) for handle in handles), default=0)
+    columns = 2 if len(entries) > 4 and widest <= WIDEST_IN_TWO_COLUMNS else 1
     figure = axes.figure
     below_labels = ScaledTranslation(0, -LEGEND_DISTANCE, figure.dpi_scale_trans)
     axes.legend(
-        handles=every,
+        handles=entries,
         loc="upper center",
         bbox_to_anchor=(0.5, 0.0),
         bbox_transform=axes.transAxes + below_labels,
@@ -198,7 +202,8 @@ def add_legend(
         frameon=False,
     )
     if makes_room and isinstance(figure, Figure):
-        lines = math.ceil(len(handles) / columns) + len(note) // LONGEST_LABEL + 1
+        lines_of_note = len(note) // LONGEST_LABEL + 1
+        lines = math.ceil(len(handles) / columns) + lines_of_note
         figure.set_figheight(figure.get_figheight() + lines * LEGEND_LINE_HEIGHT)
 
 
@@ -212,8 +217,10 @@ def note_handles(note: str) -> list[Any]:
     return [Line2D([], [], linestyle="none", label=text)]
 
 
-def handle(label: str, rank: int, with_marker: bool = False, with_line: bool = True) -> Any:
-    """The entry of a curve in a legend."""
+def handle(label: str, rank: int, *, with_marker: bool = False, with_line: bool = True) -> Any:
+    """The entry of a curve in a legend. ``rank``: the curve's place in the order of drawing, which
+    decides its colour, its marker and its line.
+    """
     from matplotlib.lines import Line2D
 
     return Line2D(
