@@ -39,6 +39,7 @@ from orchestrator.node.reaper import dead_work, output_of, processes_of, reap
 from orchestrator.spec.settings import EngineSettings, Hardware
 from orchestrator.spec.stages import PlannedSettings
 from orchestrator.telemetry.amd import amd_group
+from orchestrator.telemetry.core_wait import CoreUse, core_use, core_wait
 from orchestrator.telemetry.engine_metrics import INTERVAL_S, READ_LIMIT_S, Sample, read
 from orchestrator.telemetry.environment import host_environment
 from orchestrator.telemetry.gpu_sample import GpuGroup
@@ -121,6 +122,7 @@ class EngineHost:
         self._node_sampler: NodeSampler | None = None
         # CPU use and leases of this host when the point began
         self._cpu_at_begin: Snapshot | None = None
+        self._cores_at_begin: CoreUse | None = None
         self._leases_at_begin: list[Holding] = []
         self._phase = EnginePhase.START
         self._stopped: Stopped | None = None
@@ -414,6 +416,7 @@ class EngineHost:
     def begin_host(self) -> None:
         """Remembers this host's CPU use and leases, for ``end_host``."""
         self._cpu_at_begin = snapshot()
+        self._cores_at_begin = core_use(self._launch_processes())
         self._leases_at_begin = []  # so that none of an earlier point remain if the next line raises
         self._leases_at_begin = living()
 
@@ -427,14 +430,29 @@ class EngineHost:
         launches = self._own_launches(leases)
         has_launch_left = bool(launches_then - launches)
         in_docker = self._server is not None and is_docker(self._server.settings)
-        assert self._cpu_at_begin
+        assert self._cpu_at_begin and self._cores_at_begin
+        wait = core_wait(self._cores_at_begin, core_use(self._launch_processes()))
         own_pids = {*processes_of(launches, in_docker), *ours, os.getpid()}
         used = foreign(self._cpu_at_begin, snapshot(), own_pids, has_launch_left)
         foreign_launches = set()
         for holding in (*self._leases_at_begin, *leases):
             if holding.sweep != self._sweep:
                 foreign_launches.add(holding.launch)
-        return HostLoad(self.allocation.hostname, used.seconds, used.share, len(foreign_launches))
+        return HostLoad(
+            host=self.allocation.hostname,
+            foreign_cpu_s=used.seconds,
+            foreign_cpu_share=used.share,
+            foreign_launches=len(foreign_launches),
+            core_wait=wait,
+        )
+
+    def _launch_processes(self) -> set[int]:
+        """The pids of this launch on this host, with all that descends from them."""
+        in_docker = self._server is not None and is_docker(self._server.settings)
+        processes = SweepProcesses(processes_of({self._launch_id}, in_docker))
+        processes.look(at_once=True)
+        processes.close()
+        return processes.launch.pids
 
     def _own_launches(self, holdings: Sequence[Holding]) -> set[str]:
         """The launches of this sweep that hold this host, without its clients."""

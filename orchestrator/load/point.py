@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from orchestrator.load.request_record import EndedRequest
     from orchestrator.results.row_writer import RowFile
+    from orchestrator.telemetry.core_wait import CoreWait
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +138,14 @@ class ClientStats:
 @dataclass(frozen=True, slots=True)
 class HostLoad:
     """What other programs did on an engine's host while a point ran: all but the point's own
-    launch, clients and driver.
+    launch, clients and driver. ``core_wait``: None if the kernel does not count it.
     """
 
     host: str
     foreign_cpu_s: float
     foreign_cpu_share: float  # of the CPU time of all cores
     foreign_launches: int  # launches and load clients of other sweeps, as their leases show
+    core_wait: CoreWait | None = None
 
 
 @dataclass(frozen=True, slots=True)

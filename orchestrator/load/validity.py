@@ -140,6 +140,9 @@ LENGTHS = (
 MOST_FOREIGN_CPU = 0.5  # share of the CPU time of an engine's host
 # seconds of CPU time; less than this is a program that starts or ends, not a steady load
 LEAST_FOREIGN_S = 10.0
+# share of the CPU time that an engine needed, of what others took from it at most
+MOST_LOST_CPU = 0.1
+LEAST_LOST_S = 3.0  # seconds of CPU time; less is what starts and ends of programs take
 DISTURBED_GPU = (
     EvidenceLimit("gpus_lost", 0, "GPUs that stopped answering while the point ran: {0:.0f}"),
     # a context that computes nothing takes less
@@ -436,6 +439,27 @@ def _surroundings(
         "foreign_cpu_s": max((host.foreign_cpu_s for host in hosts), default=0.0),
         "foreign_cpu_share": max((host.foreign_cpu_share for host in hosts), default=0.0),
         "foreign_launches": float(sum(host.foreign_launches for host in hosts)),
+        **_core_evidence(hosts),
+    }
+
+
+def _core_evidence(hosts: Sequence[HostLoad]) -> dict[str, float]:
+    """How much an engine waited for cores, on the host where others took most of its CPU time; none
+    where no kernel counts it.
+    """
+    shares: dict[float, HostLoad] = {}
+    for host in hosts:
+        if host.core_wait is not None:
+            shares[host.core_wait.lost_share(host.foreign_cpu_s)] = host
+    if not shares:
+        return {}
+    worst = shares[max(shares)]
+    assert worst.core_wait is not None
+    return {
+        "engine_cpu_s": worst.core_wait.ran_s,
+        "core_wait_s": worst.core_wait.waited_s,
+        "lost_cpu_s": worst.core_wait.lost_s(worst.foreign_cpu_s),
+        "lost_cpu_share": max(shares),
     }
 
 
@@ -518,6 +542,12 @@ def _disturbed(evidence: dict[str, float]) -> list[str]:
         reasons.append(
             f"other processes took {share:.0%} of the CPU of an engine's host (limit "
             f"{MOST_FOREIGN_CPU:.0%})"
+        )
+    lost = evidence.get("lost_cpu_share", 0.0)
+    if lost > MOST_LOST_CPU and evidence["lost_cpu_s"] > LEAST_LOST_S:
+        reasons.append(
+            f"an engine waited for cores that other processes used: up to {lost:.0%} of the CPU "
+            f"time that it needed (limit {MOST_LOST_CPU:.0%})"
         )
     return reasons
 

@@ -15,7 +15,7 @@ VERDICTS = {
     "broken_output": "the engine's answers are not output",
     "invalid": "what was measured is not what was asked",
     "network_bound": "the network between client and engine was the limit",
-    "disturbed": "other processes took more than half of an engine's host",
+    "disturbed": "something beside the engine held back its host or its GPUs",
     "client_bound": "the client was late: the figures are its own",
     "stream_buffered": "events came in bursts: times between tokens are not the engine's",
     "interrupted": "it was ended before its time",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -19,7 +21,7 @@ from orchestrator.cluster.engine_host import EngineHost, free_middle, stored_log
 from orchestrator.engines.command import Node
 from orchestrator.engines.sglang import ENGINE as SGLANG
 from orchestrator.node.leases import Lease, Owner, Wish, living
-from orchestrator.node.ownership import LaunchLock
+from orchestrator.node.ownership import LAUNCH, LOCKS, LaunchLock
 from orchestrator.node.readiness import Expected, Ready
 from orchestrator.results.ids import new_ulid
 from orchestrator.spec.settings import EngineSettings, Hardware
@@ -277,3 +279,31 @@ def test_an_agent_tells_what_others_did_on_its_host(agent: EngineHost, tmp_path:
     assert host_use.host == socket.gethostname()
     assert host_use.foreign_launches == 3, "launch b, and two clients, each with a lease of its own"
     assert host_use.foreign_cpu_s >= 0
+    assert host_use.core_wait is None, "it has no engine"
+
+
+def test_an_agent_tells_how_long_its_engine_waited_for_cores() -> None:
+    launch_id = f"test-{new_ulid()}"
+    tags = {LOCKS: str(node_folder("locks")), LAUNCH: launch_id}
+    computes = "print(flush=True)\nwhile True: sum(range(1000))"
+    command = [sys.executable, "-c", computes]
+    host = EngineHost(launch_id, "n", "127.0.0.1")
+    environment = {**os.environ, **tags}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as engine:
+        try:
+            assert engine.stdout is not None
+            engine.stdout.readline()  # it computes from now on
+            host.lease(Wish(Owner("mine")))
+            host.begin_host()
+            until = os.times().user + 0.2
+            while os.times().user < until:
+                sum(range(1000))
+            host_use = host.end_host([os.getpid()])
+        finally:
+            engine.kill()
+            host.stop()
+    if not Path("/proc/self/schedstat").exists():
+        pytest.skip("this kernel does not count how long threads wait for cores")
+    assert host_use.core_wait is not None
+    assert host_use.core_wait.ran_s > 0
+    assert host_use.core_wait.others_s > 0, "at least this test computed, too"

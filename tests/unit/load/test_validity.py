@@ -20,6 +20,7 @@ from orchestrator.load.validity import PointVerdict, Surroundings, judge
 from orchestrator.results.records import EngineSide
 from orchestrator.results.schemas import REQUESTS
 from orchestrator.spec.load import Arrivals, Level, Workload
+from orchestrator.telemetry.core_wait import CoreWait
 from orchestrator.telemetry.gpu_condition import GpuCondition
 from tests.unit.load.test_schedule import point
 from tests.unit.workloads import traces
@@ -576,6 +577,34 @@ def test_others_that_take_most_of_an_engines_host_disturb() -> None:
     judged = shared_with(QUIET_HOST, HostLoad("b", 60.0, 0.7, 0))
     assert judged.validity == "disturbed"
     assert judged.reasons == ["other processes took 70% of the CPU of an engine's host (limit 50%)"]
+
+
+@pytest.mark.parametrize(
+    ("ran_s", "waited_s", "validity"),
+    [(18.0, 9.0, "disturbed"), (180.0, 9.0, "valid"), (1.0, 2.9, "valid"), (18.0, 0.0, "valid")],
+    ids=["lost much", "a small share", "a moment", "idle cores"],
+)
+def test_others_for_whose_work_an_engine_waits_disturb(
+    ran_s: float, waited_s: float, validity: str
+) -> None:
+    wait = CoreWait(ran_s, waited_s, others_s=30.0)
+    shared = HostLoad(
+        "b", foreign_cpu_s=8.0, foreign_cpu_share=0.3, foreign_launches=0, core_wait=wait
+    )
+    judged = shared_with(replace(QUIET_HOST, core_wait=CoreWait(5.0, 0.1, 0.1)), shared)
+    assert judged.validity == validity
+    if validity == "disturbed":
+        assert judged.reasons == [
+            "an engine waited for cores that other processes used: up to 31% of the CPU time that it "
+            "needed (limit 10%)"
+        ]
+        assert judged.evidence["core_wait_s"] == 9.0
+        assert judged.evidence["lost_cpu_s"] == 8.0
+        assert judged.evidence["lost_cpu_share"] == pytest.approx(8 / 26)
+
+
+def test_a_kernel_that_counts_no_waits_gives_no_evidence_of_them() -> None:
+    assert "lost_cpu_share" not in shared_with(QUIET_HOST).evidence
 
 
 def test_launches_of_others_on_an_engines_host_are_a_note() -> None:
