@@ -45,8 +45,9 @@ class Loaded:
     ``requests``: every scheduled request, those of lost clients included; if the user ended the
     point, only those that were over by then. ``span_unix_ns``: the start and end of warm-up and
     window together, without draining. ``reports``: by client. ``lost``: by client, the rows made up
-    for clients that were lost, not stored yet. ``samples``: /metrics by replica. ``failure``: what
-    ended the point early. ``early``: when and why the point ended if it is a probe
+    for clients that were lost, not stored yet. ``samples``: /metrics by replica, of an endpoint
+    without what is not of this load; ``metrics_note`` then says why. ``failure``: what ended the
+    point early. ``early``: when and why the point ended if it is a probe
     that knew enough. ``interrupted``: the user, or too many errors, ended the point. ``cache``:
     state of the prefix caches before the load. ``hosts``: load of others on the engines' hosts.
     ``telemetry``: what agents sampled of GPUs and hosts.
@@ -57,6 +58,7 @@ class Loaded:
     reports: Mapping[int, ClientReport] = field(default_factory=dict)
     lost: Mapping[int, RowFile] = field(default_factory=dict)
     samples: Mapping[int, Sequence[Sample]] = field(default_factory=dict)
+    metrics_note: str | None = None
     failure: Failure | None = None
     early: EarlyStop | None = None
     interrupted: bool = False
@@ -142,6 +144,8 @@ def judged(
     verdict = judge(
         loaded.requests, loaded.stats, cut, start_ns, broken, surroundings, loaded.interrupted
     )
+    if loaded.metrics_note is not None:
+        verdict = replace(verdict, reasons=[*verdict.reasons, loaded.metrics_note])
     if loaded.interrupted:
         reasons = [_interrupted(point, loaded), *verdict.reasons]
         verdict = replace(verdict, validity="interrupted", reasons=reasons)

@@ -21,6 +21,7 @@ from orchestrator.spec.load import Level
 from orchestrator.sweep.announcer import Announcer
 from orchestrator.sweep.attempt import Attempt
 from orchestrator.sweep.detect_dialect import EndpointDialect
+from orchestrator.sweep.endpoint_metrics import EndpointMetrics
 from orchestrator.sweep.measure import Measurer
 from orchestrator.sweep.own_host import OwnHost
 from orchestrator.sweep.replicas import Replicas
@@ -48,7 +49,12 @@ def measure_here(
     try:
         borrowed = cluster.clients(clients, {})
         measurer = Measurer(
-            Replicas((), point.targets, own_host=OwnHost()),
+            Replicas(
+                (),
+                point.targets,
+                own_host=OwnHost(),
+                endpoint_metrics=EndpointMetrics(point.targets[0]),
+            ),
             borrowed,
             stopped=stopped,
             announcer=Announcer(tell),

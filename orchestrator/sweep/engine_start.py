@@ -40,6 +40,7 @@ from orchestrator.spec.settings import EngineSettings, Hardware
 from orchestrator.sweep.admission import Nodes
 from orchestrator.sweep.context import SweepContext
 from orchestrator.sweep.detect_dialect import TrialFailed
+from orchestrator.sweep.endpoint_metrics import EndpointMetrics
 from orchestrator.sweep.endpoint_trial import endpoint_target, try_endpoint, usual_dialect
 from orchestrator.sweep.launch_notes import LaunchNotes
 from orchestrator.sweep.launch_state import LaunchEvent
@@ -180,7 +181,13 @@ class EngineStart:
         finally:
             self._context.state.add_span((began_ns, self._clock.unix_ns()))
         self._notes.note_endpoint(ready)
-        return Replicas((), (target,), cache_of(settings), self._notes.vocab_size)
+        return Replicas(
+            (),
+            (target,),
+            cache_of(settings),
+            self._notes.vocab_size,
+            endpoint_metrics=EndpointMetrics(target),
+        )
 
     def dialect(self, api: str) -> Dialect:
         """The dialect in which one of its APIs is asked, now that it serves. The dialect of an

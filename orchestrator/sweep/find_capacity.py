@@ -29,6 +29,7 @@ from orchestrator.sweep.deployment_work import DeploymentWork
 from orchestrator.sweep.detect_dialect import EndpointDialect
 from orchestrator.sweep.earlier_attempts import spoilt_of
 from orchestrator.sweep.endpoint import START_LEAD_S, EndpointRun
+from orchestrator.sweep.endpoint_metrics import EndpointMetrics
 from orchestrator.sweep.measure import Measurer
 from orchestrator.sweep.own_host import OwnHost
 from orchestrator.sweep.replicas import Replicas
@@ -216,7 +217,12 @@ class CapacitySearch:
 
     def _measurer(self, cluster: LocalCluster, clients: int) -> Measurer:
         return Measurer(
-            Replicas((), (self.target,), own_host=OwnHost()),
+            Replicas(
+                (),
+                (self.target,),
+                own_host=OwnHost(),
+                endpoint_metrics=EndpointMetrics(self.target),
+            ),
             cluster.clients(clients, {}),
             stopped=self._has_waited_enough,
             announcer=Announcer(self.tell),

@@ -23,6 +23,7 @@ from orchestrator.sweep.adapter_trial import tried_adapters
 from orchestrator.sweep.announcer import Announcer
 from orchestrator.sweep.attempt import Attempt, Loaded, judged, nothing_ok, was_redirected
 from orchestrator.sweep.early_end import EarlyEnd, EarlyStop
+from orchestrator.sweep.endpoint_use import figures_of_endpoint
 from orchestrator.sweep.fixed_prompts import fixed_prompts
 from orchestrator.sweep.replicas import Replicas
 from orchestrator.sweep.words import adapter_words, level_words
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from orchestrator.capacity.strategy import ProbeWatch
     from orchestrator.cluster.clients import BorrowedClients, ClientRun
     from orchestrator.results.row_writer import RowFile
+    from orchestrator.telemetry.engine_metrics import Sample
     from orchestrator.telemetry.node_sampler import NodeTelemetry
 
 # seconds from the ready barrier to the common start: longer than a call takes to reach any client
@@ -263,12 +265,20 @@ class Measurer:
             failure = self._died_after()
         telemetry = self.replicas.end_telemetry()
         self._tell_lost_gpus(telemetry)
+        samples: Mapping[int, Sequence[Sample]] = self.replicas.end_metrics()
+        metrics_note = None
+        if not self.replicas.launched and any(samples.values()):
+            left_out = sum(report.stats.left_out for report in reports.values())
+            own = figures_of_endpoint(samples[0], requests, left_out)
+            samples = {0: own.samples}
+            metrics_note = own.note
         return Loaded(
             span_unix_ns=span_unix_ns,
             requests=requests,
             reports=reports,
             lost=lost,
-            samples=self.replicas.end_metrics(),
+            samples=samples,
+            metrics_note=metrics_note,
             failure=failure,
             early=early,
             interrupted=interrupted,

@@ -25,6 +25,7 @@ from orchestrator.telemetry.clock_offset import ClockOffset, clock_offset
 
 if TYPE_CHECKING:
     from orchestrator.cluster.protocol import Agent
+    from orchestrator.sweep.endpoint_metrics import EndpointMetrics
     from orchestrator.sweep.own_host import OwnHost
     from orchestrator.telemetry.engine_metrics import Sample
     from orchestrator.telemetry.node_sampler import NodeTelemetry
@@ -32,12 +33,12 @@ if TYPE_CHECKING:
 
 class Replicas:
     """The targets of the load, and the agents behind them. An endpoint has no agents, so nothing is
-    known about it but its answers.
+    known about it but its answers, and its /metrics if it serves them.
 
     ``roles``: the role of each placement; a router is watched, but has no cache and no metrics.
     ``cache``: state of the prefix caches as long as nothing empties them. ``vocab_size``: the
     model's, if the servers report it. ``own_host``: is sampled beside an endpoint that this host
-    loads.
+    loads. ``endpoint_metrics``: those of an endpoint.
     """
 
     def __init__(
@@ -48,12 +49,14 @@ class Replicas:
         vocab_size: int | None = None,
         roles: Sequence[str] = (),
         own_host: OwnHost | None = None,
+        endpoint_metrics: EndpointMetrics | None = None,
     ) -> None:
         self.targets = tuple(targets)
         self.vocab_size = vocab_size
         self._placements = placements
         self._cache = cache
         self._own_host = own_host
+        self._endpoint_metrics = endpoint_metrics
         self._roles = tuple(roles) or ("",) * len(placements)
         self._hosts: dict[str, ReplicaHost] = {}  # by address, since ``begin_metrics``
         self._engines = []
@@ -165,10 +168,16 @@ class Replicas:
                 first, *others = placement.agents
                 urls = [agent.metrics_url() for agent in others]
                 first.begin_metrics([url for url in urls if url is not None])
+        if self._endpoint_metrics is not None:
+            self._endpoint_metrics.begin()
 
     def end_metrics(self) -> dict[int, list[Sample]]:
-        """The samples of /metrics since ``begin_metrics``, by replica; a lost replica has none."""
+        """The samples of /metrics since ``begin_metrics``, by replica; a lost replica has none, nor
+        has an endpoint without metrics.
+        """
         samples: dict[int, list[Sample]] = {}
+        if self._endpoint_metrics is not None:
+            samples[0] = self._endpoint_metrics.end()
         for index, placement in enumerate(self._engines):
             role = self._roles[index] or None
             agent = placement.agents[0]

@@ -8,6 +8,7 @@ much longer cycle. So a text that repeats the first cycle is what the model woul
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -186,6 +187,39 @@ def test_prefix_hits_of_texts_are_the_expected_ones(facts: Facts, api: str, tmp_
     assert block is not None
     assert all(abs(measured - expected) <= block for measured, expected in of_requests)
     assert not any("expectation" in reason for reason in attempt.verdict.reasons)
+
+
+def test_an_endpoint_says_itself_what_it_accepted_and_what_it_had_cached(
+    facts: Facts, tmp_path: Path
+) -> None:
+    """Nobody here watches its engine: the figures come from the /metrics that it serves."""
+    repeated = tmp_path / "repeated.txt"
+    repeated.write_text(facts.cycle * 40)
+    point = facts.point(8, content={"text": str(repeated)}, input_tokens=200, output_tokens=64)
+    alone = measure_here(point)
+    assert alone.verdict.evidence["spec_accepted_share"] > 0.9
+    assert alone.verdict.evidence["spec_accepted_length"] > 1 + 0.9 * DRAFTED
+    assert alone.loaded is not None
+    first, *_, last = alone.loaded.samples[0]
+    counted = [sample.values["generation_tokens_total"] for sample in (first, last)]
+    assert counted[1] - counted[0] == 8 * 64
+
+    is_over = threading.Event()
+
+    def send_from_elsewhere() -> None:
+        body = {"prompt": [5, 6, 7], "max_tokens": 100, "ignore_eos": True}
+        while not is_over.is_set():
+            facts.server.stream("/v1/completions", body)
+
+    other = threading.Thread(target=send_from_elsewhere)
+    other.start()
+    try:
+        shared = measure_here(point)
+    finally:
+        is_over.set()
+        other.join()
+    assert "spec_accepted_share" not in shared.verdict.evidence
+    assert any("other clients used the endpoint" in reason for reason in shared.verdict.reasons)
 
 
 def counted_minus_asked(attempt: Attempt) -> list[int]:

@@ -826,9 +826,8 @@ def test_each_level_has_its_own_cache_salt_where_the_server_takes_one(
         done = load(
             url(server.port), "--concurrency", "1,2", "--requests", "2", *QUICK, "--format", "json"
         )
-        first, again, second, last = [
-            request.json.get("cache_salt") for request in server.requests[-4:]
-        ]
+        prompts = [request.json for request in server.requests if request.body]
+        first, again, second, last = [body.get("cache_salt") for body in prompts[-4:]]
     assert done.returncode == 0, done.stderr
     assert first == again and second == last
     assert (first is None) == (second is None) == bool(refuses)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from orchestrator.sweep.measure import (
     look_for_errors,
 )
 from orchestrator.sweep.replicas import Replicas
+from orchestrator.telemetry.engine_metrics import Sample
 from tests.unit.sweep.simulation import (
     FakeAgent,
     FakeRun,
@@ -328,3 +330,20 @@ def test_a_node_that_goes_before_its_rows_are_stored_ends_the_point() -> None:
     assert watcher(load_point(), None, PointSnapshot(Progress(), 30.0)) is None
     assert watcher(load_point(), None, PointSnapshot(Progress(), 99.0)) is None
     assert asked == [60.0 + COMMIT_S, 40.0 + COMMIT_S, COMMIT_S]
+
+
+def test_figures_of_an_endpoint_that_others_use_are_left_out_with_a_reason() -> None:
+    def sample(tokens: float) -> Sample:
+        counters = {"spec_draft_tokens_total": tokens, "spec_accepted_tokens_total": tokens / 2}
+        return Sample(1, {"running": 1.0, "generation_tokens_total": tokens, **counters})
+
+    pages = [sample(10.0), sample(9e6)]
+    metrics: Any = SimpleNamespace(begin=lambda: None, end=lambda: pages)
+    world = world_of()
+    replicas = Replicas((), (TARGET,), endpoint_metrics=metrics)
+    clients: Any = world.clients(1, {})
+    attempt = Measurer(replicas, clients, world.clock).measure(load_point())
+    assert attempt.loaded is not None
+    assert attempt.loaded.samples[0][1].values == {"running": 1.0}
+    assert "spec_accepted_share" not in attempt.verdict.evidence
+    assert any("other clients used the endpoint" in reason for reason in attempt.verdict.reasons)

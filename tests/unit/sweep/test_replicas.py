@@ -14,6 +14,7 @@ from orchestrator.load.point import Target
 from orchestrator.spec.dialect import Dialect
 from orchestrator.sweep.replicas import Replicas, host_names, of_role, tell_first_of_downloads
 from orchestrator.telemetry.clock_offset import ClockOffset
+from orchestrator.telemetry.engine_metrics import Sample
 from orchestrator.telemetry.host import HostSample
 from orchestrator.telemetry.node_sampler import NodeTelemetry
 from tests.unit.sweep.simulation import FakeAgent, Placed, World, node, world_of
@@ -210,3 +211,14 @@ def test_beside_an_endpoint_the_own_host_is_sampled() -> None:
     endpoint.begin_metrics([ClientProcess("here", 7), ClientProcess("here", 8)])
     assert own_host.clients == [7, 8]
     assert [telemetry.host for telemetry in endpoint.end_telemetry()] == ["here"]
+
+
+def test_an_endpoint_has_the_samples_of_its_own_metrics() -> None:
+    sample = Sample(1, {"running": 1.0})
+    begun: list[bool] = []
+    metrics = SimpleNamespace(begin=lambda: begun.append(True), end=lambda: [sample])
+    endpoint = replicas([], endpoint_metrics=metrics)
+    endpoint.begin_metrics()
+    assert begun == [True]
+    assert endpoint.end_metrics() == {0: [sample]}
+    assert replicas([]).end_metrics() == {}

@@ -1,0 +1,136 @@
+"""Reads the /metrics of a server that this program did not start, where it has them.
+
+Nobody knows beforehand which engine such a server is, so the names of its metrics tell. Its clients
+may share a process with this thread, so pages are parsed only when the load is over.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from orchestrator.base.http import HttpResponse, ask
+from orchestrator.load.point import Target
+from orchestrator.telemetry.clock_offset import SAME_CLOCK
+
+if TYPE_CHECKING:
+    from orchestrator.telemetry.engine_metrics import Sample
+    from orchestrator.telemetry.sampler import Sampler
+
+_NAME = re.compile(rb"^[A-Za-z_:][\w:]*", re.MULTILINE)
+_LABELS = re.compile(r"\{.*\}")
+# Averages of what was drafted last. Before the load that was for other requests.
+_AVERAGES = ("spec_accept_length", "spec_accept_share")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The lines of a page of /metrics that matter, and when it was read, by this host's clock."""
+
+    unix_ns: int
+    lines: bytes
+
+
+class EndpointMetrics:
+    """The /metrics of one endpoint, sampled while it is loaded."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._metrics: Mapping[str, str] = {}  # of the engine, since ``begin``
+        self._sampler: Sampler[Page] | None = None
+
+    def begin(self) -> None:
+        """Reads the page at once, and samples it from now on if it is that of an engine."""
+        from orchestrator.telemetry.engine_metrics import INTERVAL_S
+        from orchestrator.telemetry.sampler import Sampler
+
+        self.end()  # of a point that was cut short
+        answer = _read(self._target)
+        if answer.status != 200:
+            return
+        self._metrics = metrics_of(answer.body)
+        if self._metrics:
+            take = partial(_page, self._target, lines_of(self._metrics))
+            self._sampler = Sampler(take, INTERVAL_S, "endpoint-metrics")
+            self._sampler.start_with_sample()
+
+    def end(self) -> list[Sample]:
+        """Ends ``begin`` and returns what was sampled since, in order of time; nothing where the
+        endpoint has no metrics that are known.
+        """
+        from orchestrator.telemetry.engine_metrics import READ_LIMIT_S, Sample, normalize
+
+        sampler = self._sampler
+        self._sampler = None
+        if sampler is None:
+            return []
+        samples: list[Sample] = []
+        for page in sampler.stop(limit_s=3 * READ_LIMIT_S):
+            try:
+                values = normalize(page.lines.decode(), self._metrics)
+            except ValueError:
+                continue
+            samples.append(Sample(page.unix_ns, values, clock=SAME_CLOCK))
+        if samples:
+            samples[0] = _without_averages(samples[0])
+        return samples
+
+
+def metrics_of(page: bytes) -> Mapping[str, str]:
+    """``Engine.metrics`` of the engine whose names a page of /metrics has; empty where it has those
+    of none.
+    """
+    from orchestrator.engines.registry import ENGINES  # loading needs engines for little else
+
+    names = {name.decode() for name in _NAME.findall(page)}
+    most: Mapping[str, str] = {}
+    most_found = 0
+    for engine in ENGINES:
+        metrics = ENGINES[engine].metrics
+        found = len(_names_in(metrics) & names)
+        if found > most_found:
+            most, most_found = metrics, found
+    return most
+
+
+def _names_in(metrics: Mapping[str, str]) -> set[str]:
+    """The names of all metrics that columns are made of."""
+    names: set[str] = set()
+    for expression in metrics.values():
+        for term in expression.split(" + "):
+            names.add(_LABELS.sub("", term))
+    return names
+
+
+def lines_of(metrics: Mapping[str, str]) -> re.Pattern[bytes]:
+    """Finds the lines of a page that have a value of one of these metrics."""
+    names = "|".join(re.escape(name) for name in sorted(_names_in(metrics)))
+    return re.compile(rf"^(?:{names})[ {{].*$".encode(), re.MULTILINE)
+
+
+def _page(target: Target, lines: re.Pattern[bytes]) -> Page | None:
+    answer = _read(target)
+    if answer.status != 200:
+        return None
+    return Page(time.time_ns(), b"\n".join(lines.findall(answer.body)) + b"\n")
+
+
+def _read(target: Target) -> HttpResponse:
+    from orchestrator.telemetry.engine_metrics import READ_LIMIT_S
+
+    return ask(
+        target.url.rstrip("/") + "/metrics",
+        api_key=target.api_key or "",
+        limit_s=READ_LIMIT_S,
+        more_headers=target.headers,
+        verify_tls=target.verify_tls,
+    )
+
+
+def _without_averages(sample: Sample) -> Sample:
+    values = {name: value for name, value in sample.values.items() if name not in _AVERAGES}
+    return replace(sample, values=values)
