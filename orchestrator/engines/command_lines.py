@@ -80,7 +80,8 @@ class CommandLine:
     takes_abbreviations: bool = False  # as Python's argparse does
     takes_underscores: bool = False  # --max_num_seqs is --max-num-seqs
     takes_dots: bool = False  # --json-flag.key is a key of its JSON object
-    # By API, all fields that a request may have, where they are recorded: its server ignores others.
+    # By API, all fields of a request that its server reads, where they are recorded: it ignores
+    # others.
     request_fields: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def find(self, name: str) -> RecordedFlag | None:
@@ -150,10 +151,13 @@ class Release:
         """Whether the version that the deployment states is the recorded one itself, and no build
         before or after it.
         """
+        recorded = self.command_line.version
+        if _is_commit(recorded):
+            return is_same_release(self.stated, recorded)
         match = _RELEASE.fullmatch(self.stated)
         if match is None:
             return False
-        return match[1].removesuffix(".0") == self.command_line.version.removesuffix(".0")
+        return match[1].removesuffix(".0") == recorded.removesuffix(".0")
 
 
 @cache
@@ -204,7 +208,7 @@ def _installed(executable: str, engine: str) -> str | None:
 
 def is_same_release(stated: str, recorded: str) -> bool:
     """Whether two versions are one release: 0.33.0 stands for 0.33 and every 0.33.x."""
-    if "." not in recorded:  # a commit
+    if _is_commit(recorded):
         return recorded in stated
     recorded_numbers = _numbers(recorded)
     if recorded_numbers[-1] == 0:
@@ -212,6 +216,10 @@ def is_same_release(stated: str, recorded: str) -> bool:
     stated_numbers = _numbers(stated)
     length = min(len(recorded_numbers), len(stated_numbers))
     return length > 0 and recorded_numbers[:length] == stated_numbers[:length]
+
+
+def _is_commit(version: str) -> bool:
+    return "." not in version
 
 
 def _numbers(version: str) -> tuple[int, ...]:

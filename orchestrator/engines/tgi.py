@@ -20,7 +20,7 @@ from orchestrator.engines.drafts import DraftMethods
 from orchestrator.engines.engine import ADAPTERS_UNLIMITED, Engine, Reported
 from orchestrator.engines.log_words import LogWords
 from orchestrator.engines.model_rules import ModelRules
-from orchestrator.spec.dialect import ANY_TOOL_CHOICE, TGI_STREAM, openai
+from orchestrator.spec.dialect import ANY_TOOL_CHOICE, TGI_STREAM, Dialect, openai
 from orchestrator.spec.settings import EngineSettings, Hardware
 from orchestrator.spec.stages import PinnedSettings
 
@@ -52,6 +52,21 @@ def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:
 
 def _adapters(adapters: Mapping[str, str], settings: EngineSettings) -> str:
     return ",".join(command.adapter_pairs(adapters, settings))
+
+
+def _dialects() -> dict[str, Dialect]:
+    """Its APIs, as router/src/lib.rs has them. A model other than "tgi" is an adapter."""
+    dialects = openai(
+        length_control="none",
+        min_tokens_field=None,
+        adapter_field="model",
+        tool_choices=ANY_TOOL_CHOICE,
+    )
+    return dialects | {
+        # CompletionRequest has no stream_options
+        "completions": replace(dialects["completions"], include_usage=False),
+        "tgi": replace(TGI_STREAM, adapter_field="adapter_id"),
+    }
 
 
 def _start(settings: PinnedSettings, hardware: Hardware, node: Node) -> Command:
@@ -147,16 +162,7 @@ ENGINE = Engine(
         "prompt_tokens_total": "tgi_request_input_length_sum",
         "generation_tokens_total": "tgi_request_generated_tokens_sum",
     },
-    # router/src/lib.rs: a model other than "tgi" is an adapter
-    dialects=lambda settings: (
-        openai(
-            length_control="none",
-            min_tokens_field=None,
-            adapter_field="model",
-            tool_choices=ANY_TOOL_CHOICE,
-        )
-        | {"tgi": replace(TGI_STREAM, adapter_field="adapter_id")}
-    ),
+    dialects=lambda settings: _dialects(),
     served_name=_served_name,
     flags={
         "revision": Flag("--revision"),

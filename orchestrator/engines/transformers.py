@@ -30,6 +30,9 @@ ATTENTION = (
 SAMPLING = ("temperature", "top_p", "seed", "stop", "frequency_penalty", "logit_bias")
 # The only fields that a request may have: the server refuses those that it does not know.
 FIELDS = ("model", "stream", "max_tokens", "generation_config", *SAMPLING)
+# Of the fields that the server takes and ignores with a line in its log, those that change no
+# answer (cli/serving/chat_completion.py: UNUSED_CHAT_COMPLETION_FIELDS; completion.py has `user`).
+UNUSED = ("metadata", "service_tier", "store", "user")
 
 
 def _dialects(settings: EngineSettings) -> dict[str, Dialect]:
@@ -46,7 +49,9 @@ def _dialects(settings: EngineSettings) -> dict[str, Dialect]:
         # cli/serving/chat_completion.py: it ignores tool_choice and response_format
         tool_choices=frozenset({"auto"}),
     )
-    return dialects | {"chat": dialects["chat"].with_fields(["chat_template_kwargs"])}
+    completions = dialects["completions"].with_ignored_fields(["user"])
+    chat = dialects["chat"].with_fields(["chat_template_kwargs"]).with_ignored_fields(UNUSED)
+    return {"completions": completions, "chat": chat}
 
 
 def _pins(settings: EngineSettings, hardware: Hardware) -> dict[str, int]:

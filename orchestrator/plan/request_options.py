@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from orchestrator.base.registry import did_you_mean
 from orchestrator.engines.command_lines import CommandLine, release_of
@@ -10,7 +11,7 @@ from orchestrator.engines.engine import Engine
 from orchestrator.plan.feasibility import RuleFinding
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Workload
-from orchestrator.spec.request_options import reason_to_refuse
+from orchestrator.spec.request_options import WITHOUT_ANY_ANSWER, reason_to_refuse
 from orchestrator.spec.settings import EngineSettings
 
 
@@ -40,13 +41,14 @@ def options_mismatch(
     return RuleFinding("impossible", "request_options", "; ".join(sentences))
 
 
-def fields_in_doubt(workload: Workload, engine: Engine, settings: EngineSettings) -> list[str]:
-    """Sentences about further fields that the recorded release of an engine ignores, where a
-    deployment may run another release.
+def notes_on_fields(workload: Workload, engine: Engine, settings: EngineSettings) -> list[str]:
+    """Sentences about further fields that the recorded release of an engine ignores: where a
+    deployment may run another release, and where no answer changes by them.
     """
     sentences: list[str] = []
     for part in workload.with_parts():
         sentences += _ignored_fields(part, engine, settings, is_certain=False)
+        sentences += _fields_without_any_answer(part, engine, settings)
     return sentences
 
 
@@ -127,7 +129,10 @@ def _field_problems(workload: Workload, engine: Engine, dialect: Dialect) -> lis
     problems: list[str] = []
     for fields, does in (
         (asked - dialect.allowed_fields, "refuses"),
-        (asked & dialect.without_effect, "takes and does not apply"),
+        (
+            (asked & dialect.without_effect) - WITHOUT_ANY_ANSWER,
+            "takes and does not apply",
+        ),
     ):
         if fields:
             names = ", ".join(sorted(fields))
@@ -138,50 +143,93 @@ def _field_problems(workload: Workload, engine: Engine, dialect: Dialect) -> lis
     return problems
 
 
-def _ignored_fields(
-    workload: Workload, engine: Engine, settings: EngineSettings, is_certain: bool
-) -> list[str]:
-    """Sentences about further fields that a recorded release does not know, and so ignores.
+@dataclass(frozen=True, slots=True)
+class IgnoredFields:
+    """Further fields of a workload that the release of a deployment ignores, as far as its fields
+    are recorded.
 
-    They are certain, and refused, only if the deployment states that it runs exactly this release
-    and names no plugins, which may read fields of their own: a server that ignores a field measures
-    as well as one that knows it, so a guess refuses nothing. [] unless ``is_certain`` fits the
-    deployment, or where no fields are recorded.
+    ``is_certain``: whether the deployment states that it runs exactly this release and names no
+    plugins, which may read fields of their own. ``doubt``: what may be otherwise, as a part of a
+    sentence.
     """
+
+    names: frozenset[str]
+    command_line: CommandLine
+    is_certain: bool
+    doubt: str
+
+
+def _ignored(workload: Workload, engine: Engine, settings: EngineSettings) -> IgnoredFields | None:
+    """The fields that are asked for and not recorded; None where nothing can be said of them."""
     asked = workload.asked_fields()
     release = release_of(engine.name, settings) if asked else None
     if release is None:
-        return []
-    may_have_plugins = engine.plugins_variable in settings.env
-    if (release.is_exact and not may_have_plugins) is not is_certain:
-        return []
+        return None
     known = release.command_line.request_fields.get(workload.api)
-    if known is None:
-        return []
-    name = f"{engine.title} {release.command_line.version}"
+    if known is None or asked <= known:
+        return None
+    may_have_plugins = engine.plugins_variable in settings.env
     doubt = ""
     if not release.is_exact:
         doubt = ", as may the release that runs"
     elif may_have_plugins:
         doubt = f", unless a plugin of {engine.plugins_variable} reads it"
+    is_certain = release.is_exact and not may_have_plugins
+    return IgnoredFields(asked - known, release.command_line, is_certain, doubt)
+
+
+def _ignored_fields(
+    workload: Workload, engine: Engine, settings: EngineSettings, is_certain: bool
+) -> list[str]:
+    """Sentences about ignored fields that would change answers. They are refused only if they are
+    certain: a server that ignores a field measures as well as one that knows it, so a guess refuses
+    nothing. [] unless ``is_certain`` fits the deployment.
+    """
+    ignored = _ignored(workload, engine, settings)
+    if ignored is None or ignored.is_certain is not is_certain:
+        return []
+    name = f"{engine.title} {ignored.command_line.version}"
     sentences: list[str] = []
-    for field_name in sorted(asked - known):
-        remedy = _remedy_of_unknown_field(field_name, release.command_line, known)
+    for field_name in sorted(ignored.names - WITHOUT_ANY_ANSWER):
+        remedy = _remedy_of_ignored_field(field_name, ignored.command_line, workload.api)
         sentences.append(
             f"workload {workload.name!r} asks for {field_name}, which the API {workload.api!r} of "
-            f"{name} does not know and ignores{doubt}: {remedy}"
+            f"{name} ignores{ignored.doubt}: {remedy}"
         )
     return sentences
 
 
-def _remedy_of_unknown_field(
-    field_name: str, command_line: CommandLine, known: frozenset[str]
-) -> str:
-    """What to do about a field that is not among those ``known`` to the API of a workload."""
+def _fields_without_any_answer(
+    workload: Workload, engine: Engine, settings: EngineSettings
+) -> list[str]:
+    """Sentences about ignored fields that change no answer: they are sent, and nothing is lost."""
+    names: frozenset[str] = frozenset()
+    version = ""
+    doubt = ""
+    ignored = _ignored(workload, engine, settings)
+    if ignored is not None:
+        names = ignored.names
+        version = f" {ignored.command_line.version}"
+        doubt = ignored.doubt
+    dialect = engine.dialects(settings).get(workload.api)
+    if dialect is not None:
+        names |= workload.asked_fields() & dialect.without_effect
+    names &= WITHOUT_ANY_ANSWER
+    if not names:
+        return []
+    return [
+        f"workload {workload.name!r} sends {', '.join(sorted(names))}, which the API "
+        f"{workload.api!r} of {engine.title}{version} ignores{doubt}: no answer changes by it"
+    ]
+
+
+def _remedy_of_ignored_field(field_name: str, command_line: CommandLine, api: str) -> str:
+    """What to do about a field that the API of a workload ignores."""
     fields_by_api = command_line.request_fields.items()
     other_apis = [api for api, fields in fields_by_api if field_name in fields]
     if other_apis:
         return f"use the API {' or '.join(other_apis)}"
+    known = command_line.request_fields[api]
     may_be_given = [name for name in known if reason_to_refuse(name) is None]
     guess = did_you_mean(field_name, may_be_given)
     return guess or "leave it out, or measure it with another engine"

@@ -14,7 +14,7 @@ from orchestrator.plan.candidates import Candidate
 from orchestrator.plan.feasibility import ORDER, Feasibility, RuleFinding, assess
 from orchestrator.plan.model import PlannedLoad
 from orchestrator.plan.placement import named, placement_problems
-from orchestrator.plan.request_options import fields_in_doubt, options_mismatch
+from orchestrator.plan.request_options import notes_on_fields, options_mismatch
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Workload
 from orchestrator.spec.settings import ROUTER, EngineSettings, Hardware
@@ -169,7 +169,7 @@ def fields_maybe_ignored(
     candidates: Iterable[Candidate], loads: Sequence[PlannedLoad]
 ) -> list[str]:
     """A sentence for each further field of a workload that an engine may ignore, because its
-    recorded release does.
+    recorded release does, or that it ignores without any harm.
     """
     sentences: dict[str, None] = {}
     for candidate in candidates:
@@ -177,7 +177,7 @@ def fields_maybe_ignored(
             continue
         for settings in candidate.settings.engines.values():
             for load in loads:
-                doubts = fields_in_doubt(load.workload, candidate.engine, settings)
+                doubts = notes_on_fields(load.workload, candidate.engine, settings)
                 sentences |= dict.fromkeys(doubts)
     return list(sentences)
 

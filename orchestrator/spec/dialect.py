@@ -68,6 +68,11 @@ class Dialect:
         assert self.allowed_fields is not None, "an engine that ignores fields takes all"
         return replace(self, allowed_fields=self.allowed_fields.union(names))
 
+    def with_ignored_fields(self, names: Iterable[str]) -> Dialect:
+        """A copy whose engine takes these fields, and ignores them."""
+        dialect = self.with_fields(names)
+        return replace(dialect, without_effect=self.without_effect.union(names))
+
     def salted(self, salt: str) -> Dialect:
         """A copy that sends ``salt`` with every request, if the API has ``cache_salt``."""
         if not self.cache_salt:

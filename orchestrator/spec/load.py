@@ -360,9 +360,11 @@ class Workload(Growing, ABC):
         description="Further fields of every request's body, for example "
         "`{temperature: 0.7, top_p: 0.9}`; null removes a field. Fields of a prompt file's lines "
         "come after them. `plan` refuses fields that the engine refuses, or takes and does not "
-        "apply. vLLM and SGLang ignore fields that they do not know, for example misspelled ones: "
+        "apply. Other engines ignore fields that they do not know, for example misspelled ones: "
         "`plan` refuses those of a known release that the deployment names (`engine_version`, "
-        "`executable` or the tag of `image`), and names those of others in a note.",
+        "`executable` or the tag of `image`), and names those of others in a note. Of OpenAI's "
+        "fields that change no answer (`metadata`, `service_tier`, `store`, `user`) it only notes "
+        "that they are ignored.",
     )
 
     @model_validator(mode="after")

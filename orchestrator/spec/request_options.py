@@ -66,6 +66,11 @@ _OWN_FIELDS = {
 }
 
 
+# Fields of OpenAI's API that say something about a request and change no answer: a server that
+# ignores them measures as one that reads them.
+WITHOUT_ANY_ANSWER = frozenset({"metadata", "safety_identifier", "service_tier", "store", "user"})
+
+
 def reason_to_refuse(field_name: str) -> str | None:
     """Why ``request`` may not have a field; None where it may."""
     for own_field, reason in _OWN_FIELDS.items():

@@ -1,6 +1,7 @@
-"""Every field that we send is one that the engine knows, by the fields recorded from its server.
+"""Every field that we send is one that the engine reads, by the fields recorded from its server.
 
-Plans name all other fields of a workload's ``request``, since the engine would ignore them.
+Plans name all other fields of a workload's ``request`` and of the lines of a prompt file, since the
+engine would ignore them.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import pytest
 from orchestrator.engines.command_lines import CommandLine, command_lines
 from orchestrator.engines.registry import ENGINES
 from orchestrator.load.wire.wires import WIRES
+from orchestrator.plan.request_options import options_mismatch
 from orchestrator.spec.constraint import Constraint, ConstraintKind
 from orchestrator.spec.dialect import Dialect
+from orchestrator.spec.load import Workload
 from orchestrator.spec.settings import EngineSettings
 from orchestrator.workloads.entries import SAMPLING
 from orchestrator.workloads.kind import Message, Prompt
@@ -26,8 +29,9 @@ CONSTRAINTS = (
     Constraint(ConstraintKind.CHOICE, choices=("a", "b")),
 )
 # what the lines of a prompt file may hold
-SAMPLED = dict.fromkeys(SAMPLING, 0)
 TOOLS = dict.fromkeys(TOOL_FIELDS, "auto")
+# A line may have it, and an engine that ignores it may call more tools in one answer than recorded.
+HINT = "parallel_tool_calls"
 
 
 class Requests(NamedTuple):
@@ -47,11 +51,11 @@ RECORDED = [
 
 
 def sent_fields(dialect: Dialect) -> set[str]:
-    """The fields of all bodies that the dialect has: from a line of a file, to an adapter,
-    constrained, with tools.
+    """The fields of all bodies that the dialect has: to an adapter, constrained, with tools. Of the
+    native API of TGI those within ``parameters``.
     """
     message = Message("user", ("hi",), 1)
-    line = SAMPLED | (TOOLS if dialect.tool_choices else {})
+    line = TOOLS if dialect.tool_choices else {}
     prompts = [Prompt((message,), 1, line, adapter="a" if dialect.adapter_field else None)]
     for constraint in CONSTRAINTS:
         if constraint.kind in dialect.constraints:
@@ -61,21 +65,27 @@ def sent_fields(dialect: Dialect) -> set[str]:
         body: dict[str, Any] = json.loads(
             WIRES[dialect.wire].body(prompt, 9, "m", dialect.salted("s"))
         )
-        fields |= body.keys()
+        fields |= body.get("parameters", body).keys()
     return fields
 
 
-def test_the_fields_of_vllm_and_sglang_are_recorded_for_every_release_and_api() -> None:
+def test_the_fields_of_every_engine_are_recorded_or_those_that_it_does_not_refuse() -> None:
     recorded = {(case.engine, case.command_line.version, case.api) for case in RECORDED}
-    for engine in ("vllm", "sglang"):
+    for engine in ("vllm", "sglang", "tgi", "lmdeploy", "lightllm", "llama_cpp"):
         for command_line in command_lines(engine):
             for api in ("completions", "chat"):
                 assert (engine, command_line.version, api) in recorded
+    for engine in ("transformers", "tensorrt_llm"):
+        settings = EngineSettings.model_validate({"engine": engine, "model": "m"})
+        for dialect in ENGINES[engine].dialects(settings).values():
+            assert dialect.allowed_fields
 
 
-@pytest.mark.parametrize(
-    "case", RECORDED, ids=lambda case: f"{case.engine}-{case.command_line.version}-{case.api}"
-)
+def _id(case: Requests) -> str:
+    return f"{case.engine}-{case.command_line.version}-{case.api}"
+
+
+@pytest.mark.parametrize("case", RECORDED, ids=_id)
 def test_every_field_that_is_sent_is_one_that_the_engine_knows(case: Requests) -> None:
     settings = EngineSettings.model_validate(
         {"engine": case.engine, "model": "m", "extra_args": {"--enable-auto-tool-choice": True}}
@@ -83,5 +93,23 @@ def test_every_field_that_is_sent_is_one_that_the_engine_knows(case: Requests) -
     dialect = ENGINES[case.engine].dialects(settings)[case.api]
     assert dialect.allowed_fields is None, "of an engine that refuses fields, its dialect has them"
     sent = sent_fields(dialect)
-    assert len(sent) > 5
-    assert sent - case.command_line.request_fields[case.api] == set()
+    assert len(sent) > 2
+    assert sent - case.command_line.request_fields[case.api] - {HINT} == set()
+
+
+@pytest.mark.parametrize("case", RECORDED, ids=_id)
+def test_sampling_that_the_engine_ignores_is_named_by_plan(case: Requests) -> None:
+    stated = {"engine": case.engine, "model": "m", "engine_version": case.command_line.version}
+    settings = EngineSettings.model_validate(stated)
+    engine = ENGINES[case.engine]
+    named: set[str] = set()
+    for field_name in SAMPLING:
+        asked = Workload.model_validate(
+            {"name": "w", "input_tokens": 9, "output_tokens": 9, "api": case.api}
+            | {"request": {field_name: 1}}
+        )
+        finding = options_mismatch(asked, engine, settings, engine.dialects(settings))
+        if finding is not None:
+            assert f"asks for {field_name}, which the API {case.api!r} of" in finding.sentence
+            named.add(field_name)
+    assert named == set(SAMPLING) - case.command_line.request_fields[case.api]

@@ -79,12 +79,14 @@ def test_every_field_that_we_may_send_is_accepted_and_others_are_refused(
     values = {
         "model": server.name, "prompt": "Kalomi", "messages": [{"role": "user", "content": "a"}], "stream": True,
         "max_tokens": 3, "generation_config": length(), "temperature": 0.0, "top_p": 1.0, "seed": 1, "stop": None,
-        "frequency_penalty": 0.0, "logit_bias": None, "chat_template_kwargs": {},
+        "frequency_penalty": 0.0, "logit_bias": None, "chat_template_kwargs": {}, "user": "u",
+        "metadata": {"job": "7"}, "service_tier": "auto", "store": False,
     }  # fmt: skip
     body = {name: values[name] for name in dialect.allowed_fields}
     status, text = server.ask("POST", dialect.path, body)
     assert status == 200, text
-    for unknown in ("ignore_eos", "min_tokens", "return_token_ids"):
+    refused = {"ignore_eos", "min_tokens", "return_token_ids", "metadata", "store"}
+    for unknown in refused - dialect.allowed_fields:
         assert server.ask("POST", dialect.path, body | {unknown: 1})[0] == 422
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.engines.registry import ENGINES
-from orchestrator.plan.request_options import fields_in_doubt, options_mismatch
+from orchestrator.plan.request_options import notes_on_fields, options_mismatch
 from orchestrator.spec.load import Workload
 from orchestrator.spec.settings import EngineSettings
 
@@ -180,12 +180,14 @@ def test_recorded_tools_are_refused_by_line_where_the_engine_has_no_place_for_th
 MISSPELLED = {"temprature": 0.7}
 
 
-def doubts(engine: str, request: dict[str, Any], **settings: Any) -> list[str]:
+def doubts(
+    engine: str, request: dict[str, Any], api: str = "completions", **settings: Any
+) -> list[str]:
     asked = Workload.model_validate(
-        {"name": "w", "input_tokens": 9, "output_tokens": 9, "request": request}
+        {"name": "w", "api": api, "input_tokens": 9, "output_tokens": 9, "request": request}
     )
     own = EngineSettings.model_validate({"engine": engine, "model": "m", **settings})
-    return fields_in_doubt(asked, ENGINES[engine], own)
+    return notes_on_fields(asked, ENGINES[engine], own)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +206,7 @@ def test_a_field_that_the_stated_release_would_ignore_is_refused_with_the_neares
     sentence = mismatch(engine, {"engine_version": version}, request=MISSPELLED | {"top_p": 0.9})
     assert sentence == (
         f"workload 'w' asks for temprature, which the API 'completions' of {ENGINES[engine].title} "
-        f"{recorded} does not know and ignores: did you mean 'temperature'?"
+        f"{recorded} ignores: did you mean 'temperature'?"
     )
     assert doubts(engine, MISSPELLED, engine_version=version) == []
 
@@ -228,7 +230,7 @@ def test_a_field_that_a_build_beside_the_recorded_release_may_know_is_only_noted
 ) -> None:
     assert mismatch(engine, {"engine_version": version}, request=MISSPELLED) is None
     (sentence,) = doubts(engine, MISSPELLED, engine_version=version)
-    assert "does not know and ignores, as may the release that runs: did you" in sentence
+    assert "ignores, as may the release that runs: did you" in sentence
 
 
 @pytest.mark.parametrize(
@@ -245,7 +247,7 @@ def test_a_field_that_a_plugin_may_read_is_only_noted(
 
 
 def test_no_field_is_suggested_that_a_workload_may_not_give() -> None:
-    sentence = mismatch("vllm", {"engine_version": "0.33.0"}, request={"store": True})
+    sentence = mismatch("vllm", {"engine_version": "0.33.0"}, request={"strea": True})
     assert sentence is not None and "'stream'" not in sentence
     sentence = mismatch("vllm", {"engine_version": "0.33.0"}, request={"tool": []}, api="chat")
     assert sentence is not None and sentence.endswith(
@@ -273,7 +275,7 @@ def test_fields_are_known_by_release_and_api() -> None:
     versions = {"return_weight_versions": True}
     assert mismatch("vllm", {"engine_version": "0.33"}, request=versions) is None
     sentence = mismatch("vllm", {"engine_version": "0.32"}, request=versions)
-    assert sentence is not None and "of vLLM 0.32.0 does not know and ignores" in sentence
+    assert sentence is not None and "of vLLM 0.32.0 ignores" in sentence
     template = {"chat_template_kwargs": {"enable_thinking": False}}
     stated = {"engine_version": "0.5.23"}
     assert mismatch("sglang", stated, api="chat", request=template) is None
@@ -287,8 +289,8 @@ def test_a_field_that_another_release_may_know_is_only_noted(release: dict[str, 
     assert mismatch("vllm", release, request=MISSPELLED) is None
     (sentence,) = doubts("vllm", MISSPELLED, **release)
     assert sentence == (
-        "workload 'w' asks for temprature, which the API 'completions' of vLLM 0.33.0 does not know "
-        "and ignores, as may the release that runs: did you mean 'temperature'?"
+        "workload 'w' asks for temprature, which the API 'completions' of vLLM 0.33.0 ignores, as "
+        "may the release that runs: did you mean 'temperature'?"
     )
     assert doubts("vllm", {"top_p": 0.9, "min_p": None}, **release) == []
 
@@ -297,5 +299,65 @@ def test_nothing_is_said_of_fields_where_the_engine_or_its_fields_are_not_known(
     url = {"url": "http://127.0.0.1:1"}
     assert mismatch("endpoint", url, request=MISSPELLED) is None
     assert doubts("endpoint", MISSPELLED, **url) == []
-    assert mismatch("llama_cpp", request=MISSPELLED) is None
-    assert doubts("llama_cpp", MISSPELLED) == []
+    assert mismatch("emulator", request=MISSPELLED) is None
+    assert doubts("emulator", MISSPELLED) == []
+
+
+ABOUT_A_REQUEST = {"metadata": {"job": "7"}, "store": False, "service_tier": "auto"}
+
+
+@pytest.mark.parametrize(
+    ("engine", "release"),
+    [
+        ("vllm", "0.33.0"),
+        ("sglang", "0.5.23"),
+        ("tgi", "3.3.7"),
+        ("lmdeploy", "0.18.0"),
+        ("lightllm", "1.2.0"),
+        ("llama_cpp", "0c1e570"),
+    ],
+)
+def test_an_ignored_field_that_changes_no_answer_is_noted_and_not_refused(
+    engine: str, release: str
+) -> None:
+    settings = {"engine_version": release}
+    assert mismatch(engine, settings, request=ABOUT_A_REQUEST, api="chat") is None
+    (sentence,) = doubts(engine, ABOUT_A_REQUEST, api="chat", **settings)
+    assert sentence == (
+        "workload 'w' sends metadata, service_tier, store, which the API 'chat' of "
+        f"{ENGINES[engine].title} {release} ignores: no answer changes by it"
+    )
+    (sentence,) = doubts(engine, ABOUT_A_REQUEST, api="chat")
+    assert sentence.endswith("as may the release that runs: no answer changes by it")
+
+
+def test_fields_that_change_no_answer_are_refused_where_the_server_refuses_the_request() -> None:
+    assert mismatch("transformers", request=ABOUT_A_REQUEST, api="chat") is None
+    assert doubts("transformers", ABOUT_A_REQUEST | {"user": "u"}, api="chat") == [
+        "workload 'w' sends metadata, service_tier, store, user, which the API 'chat' of "
+        "transformers serve ignores: no answer changes by it"
+    ]
+    # completions refuse what OpenAI's legacy API does not have
+    sentence = mismatch("transformers", request=ABOUT_A_REQUEST)
+    assert sentence is not None and "transformers serve refuses" in sentence
+    for api in ("completions", "chat"):
+        sentence = mismatch("tensorrt_llm", request=ABOUT_A_REQUEST, api=api)
+        assert sentence is not None and "metadata, service_tier, store, which" in sentence
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "api", "field_name", "remedy"),
+    [
+        ("llama_cpp", "0c1e570", "chat", "repetition_penalty", "did you mean"),
+        ("tgi", "3.3.7", "completions", "top_k", "use the API tgi"),
+        ("lmdeploy", "0.18.0", "chat", "presence_penalty", "did you mean 'repetition_penalty'?"),
+        ("lightllm", "1.2.0", "chat", "min_p", "leave it out"),
+    ],
+)
+def test_fields_that_other_engines_ignore_are_named(
+    engine: str, version: str, api: str, field_name: str, remedy: str
+) -> None:
+    sentence = mismatch(engine, {"engine_version": version}, request={field_name: 1.1}, api=api)
+    assert sentence is not None
+    assert f"asks for {field_name}, which the API {api!r} of" in sentence
+    assert f"ignores: {remedy}" in sentence
