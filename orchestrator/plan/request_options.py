@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.base.registry import did_you_mean
@@ -13,6 +13,8 @@ from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Workload
 from orchestrator.spec.request_options import WITHOUT_ANY_ANSWER, reason_to_refuse
 from orchestrator.spec.settings import EngineSettings
+
+OTHER_ENGINE = "leave it out, or measure it with another engine"
 
 
 def options_mismatch(
@@ -34,7 +36,7 @@ def options_mismatch(
         sentences += _constraint_problems(part, engine, dialects)
         sentences += _tool_problems(part, engine, dialects[workload.api])
         sentences += _problems_of_both(part, engine, dialects[workload.api])
-        sentences += _field_problems(part, engine, dialects[workload.api])
+        sentences += _field_problems(part, engine, dialects)
         sentences += _ignored_fields(part, engine, settings, is_certain=True)
     if not sentences:
         return None
@@ -71,7 +73,7 @@ def _constraint_problems(
     kind = unsupported[0]  # one is enough to refuse the workload
     other_apis = [api for api, dialect in dialects.items() if kind in dialect.constraints]
     if other_apis:
-        remedy = f"use the API {' or '.join(other_apis)}"
+        remedy = _remedy_of_apis(other_apis)
     elif supported:
         remedy = f"use {' or '.join(supported)}"
     elif "guided_decoding_backend" in engine.supported_fields():
@@ -121,26 +123,42 @@ def _problems_of_both(workload: Workload, engine: Engine, dialect: Dialect) -> l
     ]
 
 
-def _field_problems(workload: Workload, engine: Engine, dialect: Dialect) -> list[str]:
+def _field_problems(
+    workload: Workload, engine: Engine, dialects: Mapping[str, Dialect]
+) -> list[str]:
     """Further fields that the engine refuses, or takes without doing what they ask for."""
+    dialect = dialects[workload.api]
     if dialect.allowed_fields is None:
         return []  # what the engine does not know, it ignores: see _ignored_fields
     asked = workload.asked_fields()
+    refused = asked - dialect.allowed_fields
+    without_effect = (asked & dialect.without_effect) - WITHOUT_ANY_ANSWER
     problems: list[str] = []
     for fields, does in (
-        (asked - dialect.allowed_fields, "refuses"),
-        (
-            (asked & dialect.without_effect) - WITHOUT_ANY_ANSWER,
-            "takes and does not apply",
-        ),
+        (refused, "refuses"),
+        (without_effect, "takes and does not apply"),
     ):
-        if fields:
-            names = ", ".join(sorted(fields))
+        for remedy, names in _by_remedy(fields, dialects).items():
             problems.append(
-                f"workload {workload.name!r} asks for {names}, which the API {workload.api!r} of "
-                f"{engine.title} {does}: leave it out, or measure it with another engine"
+                f"workload {workload.name!r} asks for {', '.join(names)}, which the API "
+                f"{workload.api!r} of {engine.title} {does}: {remedy}"
             )
     return problems
+
+
+def _by_remedy(field_names: Iterable[str], dialects: Mapping[str, Dialect]) -> dict[str, list[str]]:
+    """What to do about fields that an API refuses or does not apply: remedy -> its fields."""
+    names_by_remedy: dict[str, list[str]] = {}
+    for field_name in sorted(field_names):
+        other_apis = [api for api, dialect in dialects.items() if dialect.applies(field_name)]
+        remedy = _remedy_of_apis(other_apis) or OTHER_ENGINE
+        names_by_remedy.setdefault(remedy, []).append(field_name)
+    return names_by_remedy
+
+
+def _remedy_of_apis(apis: Sequence[str]) -> str:
+    """The advice to use another API; "" where there is none."""
+    return f"use the API {' or '.join(apis)}" if apis else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +246,8 @@ def _remedy_of_ignored_field(field_name: str, command_line: CommandLine, api: st
     fields_by_api = command_line.request_fields.items()
     other_apis = [api for api, fields in fields_by_api if field_name in fields]
     if other_apis:
-        return f"use the API {' or '.join(other_apis)}"
+        return _remedy_of_apis(other_apis)
     known = command_line.request_fields[api]
     may_be_given = [name for name in known if reason_to_refuse(name) is None]
     guess = did_you_mean(field_name, may_be_given)
-    return guess or "leave it out, or measure it with another engine"
+    return guess or OTHER_ENGINE

@@ -73,6 +73,12 @@ class Dialect:
         dialect = self.with_fields(names)
         return replace(dialect, without_effect=self.without_effect.union(names))
 
+    def applies(self, field_name: str) -> bool:
+        """Whether the engine takes a field and does what it asks for, as far as that is known."""
+        if self.allowed_fields is None:
+            return False
+        return field_name in self.allowed_fields and field_name not in self.without_effect
+
     def salted(self, salt: str) -> Dialect:
         """A copy that sends ``salt`` with every request, if the API has ``cache_salt``."""
         if not self.cache_salt:

@@ -121,7 +121,24 @@ def test_an_api_that_is_missing_is_another_problem() -> None:
         ("transformers", {"temperature": 0.7}, "transformers serve takes and does not apply"),
         ("transformers", {"stop": ["."], "temperature": 0}, "asks for stop, which"),
         ("tensorrt_llm", {"top_n_sigma": 1.0}, "TensorRT-LLM refuses: leave it out"),
-        ("tensorrt_llm", {"chat_template_kwargs": {}}, "'completions' of TensorRT-LLM refuses"),
+        (
+            "tensorrt_llm",
+            {"chat_template_kwargs": {}, "documents": []},
+            "asks for chat_template_kwargs, documents, which the API 'completions' of "
+            "TensorRT-LLM refuses: use the API chat",
+        ),
+        (
+            "tensorrt_llm",
+            {"chat_template_kwargs": {}, "top_n_sigma": 1.0},
+            "TensorRT-LLM refuses: use the API chat; workload 'w' asks for top_n_sigma, which the "
+            "API 'completions' of TensorRT-LLM refuses: leave it out",
+        ),
+        (
+            "transformers",
+            {"chat_template_kwargs": {"enable_thinking": False}},
+            "transformers serve refuses: use the API chat",
+        ),
+        ("transformers", {"metadata": {"job": "7"}}, "transformers serve refuses: leave it out"),
     ],
 )
 def test_a_field_that_an_engine_refuses_or_does_not_apply_is_named(

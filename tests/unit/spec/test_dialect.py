@@ -59,3 +59,11 @@ def test_native_apis_send_no_model_and_ask_for_no_usage() -> None:
     for dialect in (TGI_STREAM, SGLANG_GENERATE):
         assert not dialect.include_usage
         assert not dialect.model_field
+
+
+def test_a_field_is_applied_where_it_is_taken_and_has_an_effect() -> None:
+    dialect = openai(allowed_fields=("seed", "stop"), without_effect=frozenset({"stop"}))["chat"]
+    assert dialect.applies("seed")
+    assert not dialect.applies("stop")
+    assert not dialect.applies("top_k")
+    assert not openai()["chat"].applies("seed"), "it is not known"
