@@ -7,8 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orchestrator.analysis.answered_latencies import AnsweredLatencies, median_of
-from orchestrator.analysis.requests import WindowNs
 from orchestrator.results.lazy_rows import Rows
+from orchestrator.results.window import MeasuredWindow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +26,12 @@ class AdapterCost:
     base_tpot_ms: float | None
 
 
-def adapter_cost_of(requests: Rows, window_ns: WindowNs) -> AdapterCost | None:
+def adapter_cost_of(requests: Rows, window: MeasuredWindow) -> AdapterCost | None:
     """What adapters cost; None where no answered request of the window asked for one."""
     adapters = requests["adapter"]
     if adapters.null_count == len(adapters):
         return None
-    answered = AnsweredLatencies.of(requests, window_ns, ["adapter"])
+    answered = AnsweredLatencies.of(requests, window, ["adapter"])
     adapters = answered.columns["adapter"]
     has_adapter = adapters.is_valid().to_numpy()
     if not has_adapter.any():

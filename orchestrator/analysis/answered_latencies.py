@@ -11,10 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from orchestrator.analysis.requests import RequestArrays, WindowNs, request_arrays
+from orchestrator.analysis.requests import RequestArrays, request_arrays
 from orchestrator.base.arrays import Bools, Floats
 from orchestrator.results.lazy_rows import Rows
 from orchestrator.results.schemas import REQUESTS
+from orchestrator.results.window import MeasuredWindow
 
 PART = "part"
 LEAST_REQUESTS = 5  # medians of fewer say little
@@ -31,14 +32,14 @@ class AnsweredLatencies:
     tpot_ms: Floats
 
     @classmethod
-    def of(cls, requests: Rows, window_ns: WindowNs, names: Sequence[str]) -> AnsweredLatencies:
+    def of(cls, requests: Rows, window: MeasuredWindow, names: Sequence[str]) -> AnsweredLatencies:
         """``names``: of the columns, beside the part of a mix. ``requests``: not empty."""
         names = [*names, PART]
         chunks: dict[str, list[pa.Array]] = {name: [] for name in names}
         ttft_ms: list[Floats] = []
         tpot_ms: list[Floats] = []
         for arrays in request_arrays(requests, None):
-            chosen = arrays.ok & arrays.scheduled_in(window_ns)
+            chosen = arrays.ok & arrays.scheduled_in(window)
             for name in names:
                 column = arrays.rows[name].filter(pa.array(chosen))
                 # texts are read as dictionaries, each block with its own

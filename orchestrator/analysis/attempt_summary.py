@@ -26,7 +26,7 @@ from orchestrator.analysis.metrics import (
     part_figures,
 )
 from orchestrator.analysis.part_facts import PartFactCounts
-from orchestrator.analysis.requests import RequestArrays, WindowNs, request_arrays
+from orchestrator.analysis.requests import RequestArrays, request_arrays
 from orchestrator.analysis.slo import LimitColumns
 from orchestrator.analysis.throughput import Batches
 from orchestrator.base.errors import DamagedError, ResultsError
@@ -48,6 +48,7 @@ from orchestrator.results.records import (
 )
 from orchestrator.results.schemas import arrow_schema, rows_of, table_of
 from orchestrator.results.store import Store
+from orchestrator.results.window import MeasuredWindow
 
 WORKERS = 4  # threads: most of the time goes into reading
 AT_ONCE = 64  # rows that are computed before they are written together
@@ -81,19 +82,19 @@ class CommittedAttempt:
     imported: ImportedRow | None = None  # what another tool's file says of it
 
     @property
-    def window(self) -> TimeWindow:
+    def unix_window(self) -> TimeWindow:
         """The steady window by the driver's clock."""
-        start_ns, end_ns = self.point.window_ns
+        window = self.point.window
         began_ns = self.point.started_unix_ns
-        return TimeWindow((began_ns + start_ns) / 1e9, (began_ns + end_ns) / 1e9)
+        return TimeWindow((began_ns + window.start_ns) / 1e9, (began_ns + window.end_ns) / 1e9)
 
     def data(self) -> AttemptData:
         """Returns the summary of the attempt. Raises ValueError where rows of several
         attempts are mixed.
         """
-        limit_columns = LimitColumns(self.point.window_ns)
-        parts_of_mix = ObservedParts(self.point.window_ns)
-        part_facts = PartFactCounts(self.point.window_ns)
+        limit_columns = LimitColumns(self.point.window)
+        parts_of_mix = ObservedParts(self.point.window)
+        part_facts = PartFactCounts(self.point.window)
 
         def blocks() -> Iterator[RequestArrays]:
             """Yields the blocks. Each is decoded once, for both the figures and the limits."""
@@ -103,7 +104,7 @@ class CommittedAttempt:
                 part_facts.add(columns)
                 yield columns
 
-        observed = observe_arrays(blocks(), self.point.window_ns)
+        observed = observe_arrays(blocks(), self.point.window)
         limits = limit_columns.values()
         (batches,) = observed.token_batches
         if self.imported is not None:
@@ -121,7 +122,7 @@ class CommittedAttempt:
             point=self.point,
             deployment=self.deployment,
             figures=self.imported.figures if self.imported is not None else figures(observed),
-            engine_side=engine_side(self.engine_metrics, self.window),
+            engine_side=engine_side(self.engine_metrics, self.unix_window),
             device_side=self._device_side(),
             batch_tokens=batches.amounts,
             batch_s=batches.sizes,
@@ -140,23 +141,23 @@ class CommittedAttempt:
         devices = 0
         if self.deployment is not None and self.deployment.accelerator != CPU:
             devices = self.deployment.devices
-        return device_side(self.telemetry, self.window, devices)
+        return device_side(self.telemetry, self.unix_window, devices)
 
 
 def observe_attempt(
-    requests: Rows, token_events: Rows | None, window_ns: WindowNs
+    requests: Rows, token_events: Rows | None, window: MeasuredWindow
 ) -> AttemptObserved:
     """What the figures of an attempt are computed from. ``token_events``: None: not stored, or not
     for the whole attempt. Raises ValueError where rows of several attempts are mixed.
     """
-    parts = ObservedParts(window_ns)
+    parts = ObservedParts(window)
 
     def blocks() -> Iterator[RequestArrays]:
         for columns in request_arrays(requests, token_events):
             parts.add(columns)
             yield columns
 
-    whole = observe_arrays(blocks(), window_ns)
+    whole = observe_arrays(blocks(), window)
     return AttemptObserved(whole, parts.by_part)
 
 
@@ -296,9 +297,7 @@ def pooled(store: Store, groups: Iterable[Sequence[PointHead]]) -> Iterator[pa.T
         for point in group:
             requests = _undamaged_requests(store, point)
             if requests is not None:
-                observed.append(
-                    observe_attempt(requests.rows, requests.token_events, point.window_ns)
-                )
+                observed.append(observe_attempt(requests.rows, requests.token_events, point.window))
         if len(observed) < len(group):
             return None
         by_part = values_by_key(

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from orchestrator.analysis.answered_latencies import AnsweredLatencies, median_of
-from orchestrator.analysis.requests import WindowNs
 from orchestrator.base.arrays import Bools
 from orchestrator.results.lazy_rows import Rows
 from orchestrator.results.outcomes import is_cut_end
+from orchestrator.results.window import MeasuredWindow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +35,13 @@ class Guidance:
     free_tpot_ms: float | None
 
 
-def guidance_of(requests: Rows, window_ns: WindowNs) -> Guidance | None:
+def guidance_of(requests: Rows, window: MeasuredWindow) -> Guidance | None:
     """What constraints came to; None where no answered request of the window was constrained."""
     constraints = requests["constraint"]
     if constraints.null_count == len(constraints):
         return None
     answered = AnsweredLatencies.of(
-        requests, window_ns, ["constraint", "constraint_met", "finish_reason"]
+        requests, window, ["constraint", "constraint_met", "finish_reason"]
     )
     is_constrained = answered.columns["constraint"].is_valid().to_numpy()
     if not is_constrained.any():

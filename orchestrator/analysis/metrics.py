@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from orchestrator.analysis import throughput
 from orchestrator.analysis.gaps import NO_GAPS, GapCounts, count_gaps, merge_gaps
-from orchestrator.analysis.requests import RequestArrays, WindowNs, request_arrays, within
+from orchestrator.analysis.requests import RequestArrays, request_arrays, within
 from orchestrator.analysis.steady import steady_from_ns
 from orchestrator.base.arrays import Bools, Floats
 from orchestrator.results.columns import NumberColumn, quantiles
@@ -34,6 +34,7 @@ from orchestrator.results.records import (
     RequestTotals,
 )
 from orchestrator.results.validity import Validity
+from orchestrator.results.window import MeasuredWindow
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
 FAILING = "failing"  # one more verdict, beside those of results/validity.py
@@ -102,9 +103,9 @@ class Observed:
     itl_kind: frozenset[str]
 
 
-def steady_window_ns(
+def steady_window(
     warmup_s: float | None, duration_s: float | None, requests: Rows | None
-) -> WindowNs:
+) -> MeasuredWindow:
     """The steady window of a run.
 
     - Without ``duration_s``, from the end of the warm-up, or from the beginning where none is
@@ -115,12 +116,12 @@ def steady_window_ns(
     """
     start_ns = round((warmup_s or 0.0) * 1e9)
     if duration_s is None:
-        return start_ns, max(start_ns, _end_of_last_ns(requests))
+        return MeasuredWindow(start_ns, max(start_ns, _end_of_last_ns(requests)))
     end_ns = start_ns + round(duration_s * 1e9)
     if warmup_s is None and requests is not None:
         steady_ns = steady_from_ns(requests, end_ns)
-        return steady_ns or start_ns, end_ns
-    return start_ns, end_ns
+        return MeasuredWindow(steady_ns or start_ns, end_ns)
+    return MeasuredWindow(start_ns, end_ns)
 
 
 def _end_of_last_ns(requests: Rows | None) -> int:
@@ -135,19 +136,19 @@ def _end_of_last_ns(requests: Rows | None) -> int:
     return end_ns
 
 
-def observe(requests: Rows, token_events: Rows | None, window_ns: WindowNs) -> Observed:
+def observe(requests: Rows, token_events: Rows | None, window: MeasuredWindow) -> Observed:
     """Gathers everything that the metrics of one attempt need.
 
     Raises ValueError where rows of several attempts are mixed.
     """
-    return observe_arrays(request_arrays(requests, token_events), window_ns)
+    return observe_arrays(request_arrays(requests, token_events), window)
 
 
 class ObservedParts:
     """Gathers what the metrics of each part of a mix need, some requests at a time."""
 
-    def __init__(self, window_ns: WindowNs) -> None:
-        self._window_ns = window_ns
+    def __init__(self, window: MeasuredWindow) -> None:
+        self._window = window
         self._by_part: dict[str, Observed] = {}
 
     def add(self, columns: RequestArrays) -> None:
@@ -157,7 +158,7 @@ class ObservedParts:
             of_part = replace(
                 columns, ok=columns.ok & is_of_part, measured=columns.measured & is_of_part
             )
-            observed = _observed(of_part, self._window_ns)
+            observed = _observed(of_part, self._window)
             earlier = self._by_part.get(name)
             self._by_part[name] = observed if earlier is None else _joined(earlier, observed)
 
@@ -179,19 +180,19 @@ def part_figures(
     )
 
 
-def observe_arrays(arrays: Iterable[RequestArrays], window_ns: WindowNs) -> Observed:
+def observe_arrays(arrays: Iterable[RequestArrays], window: MeasuredWindow) -> Observed:
     """Does what ``observe`` does, with requests that are already decoded."""
-    parts = (_observed(columns, window_ns) for columns in arrays)
+    parts = (_observed(columns, window) for columns in arrays)
     observed = next(parts)
     for part in parts:
         observed = _joined(observed, part)
     return observed
 
 
-def _observed(columns: RequestArrays, window_ns: WindowNs) -> Observed:
-    due = columns.scheduled_in(window_ns)
+def _observed(columns: RequestArrays, window: MeasuredWindow) -> Observed:
+    due = columns.scheduled_in(window)
     chosen = due & columns.ok
-    batches = throughput.token_batches(columns, window_ns)
+    batches = throughput.token_batches(columns, window)
     samples = defaultdict[str, NumberColumn](NumberColumn)
     for name, values in _samples(columns, chosen):
         samples[name].add(values[~np.isnan(values)])
@@ -206,9 +207,9 @@ def _observed(columns: RequestArrays, window_ns: WindowNs) -> Observed:
         samples=(samples,),
         decoded=_decoded(columns, chosen),
         gaps=gaps,
-        delivered=_delivered(columns, batches, window_ns),
+        delivered=_delivered(columns, batches, window),
         token_batches=(batches,),
-        window_s=max(window_ns[1] - window_ns[0], 0) / 1e9,
+        window_s=window.length_s,
         basis=throughput.basis(columns),
         itl_kind=frozenset(itl_kinds.to_pylist()),
     )
@@ -401,10 +402,10 @@ def _decoded(columns: RequestArrays, chosen: Bools) -> DecodedContext:
 
 
 def _delivered(
-    columns: RequestArrays, batches: throughput.Batches, window_ns: WindowNs
+    columns: RequestArrays, batches: throughput.Batches, window: MeasuredWindow
 ) -> Delivered:
-    is_finished = columns.ok & within(columns.finished_ns, window_ns)
-    has_begun = columns.ok & within(columns.first_ns, window_ns)
+    is_finished = columns.ok & within(columns.finished_ns, window)
+    has_begun = columns.ok & within(columns.first_ns, window)
     return Delivered(
         requests=float(is_finished.sum()),
         input_tokens=float(columns.input_tokens[has_begun].sum()),

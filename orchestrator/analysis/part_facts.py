@@ -8,10 +8,11 @@ from collections import Counter, defaultdict
 
 import numpy as np
 
-from orchestrator.analysis.requests import RequestArrays, WindowNs
+from orchestrator.analysis.requests import RequestArrays
 from orchestrator.base.arrays import Bools, Floats
 from orchestrator.results.columns import or_zero
 from orchestrator.results.records import PartFacts
+from orchestrator.results.window import MeasuredWindow
 
 
 class PartFactCounts:
@@ -19,15 +20,15 @@ class PartFactCounts:
     that were due in the window.
     """
 
-    def __init__(self, window_ns: WindowNs) -> None:
-        self._window_ns = window_ns
+    def __init__(self, window: MeasuredWindow) -> None:
+        self._window = window
         self._counts_by_part: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
     def add(self, columns: RequestArrays) -> None:
         """Adds further requests of the same attempt; those of no part are left out."""
         if not columns.part.names:
             return
-        answered = columns.scheduled_in(self._window_ns) & columns.ok
+        answered = columns.scheduled_in(self._window) & columns.ok
         prompt = _numbers(columns, "input_tokens")
         cached = _numbers(columns, "cached_tokens")
         expected = _numbers(columns, "expected_cached_tokens")

@@ -14,8 +14,7 @@ from orchestrator.base.arrays import Bools, Floats, Ints
 from orchestrator.results.columns import AT_ONCE, came_in_lumps, or_zero
 from orchestrator.results.lazy_rows import Rows, slices
 from orchestrator.results.outcomes import BUFFERED_SHARE, EXACT_SOURCES, RequestStatus
-
-WindowNs = tuple[int, int]  # [start, end) in ns since the point's start
+from orchestrator.results.window import MeasuredWindow
 
 ROWS_PER_BLOCK = 8_192  # some 1.6 million gaps: a block's temporaries stay below 50 MB
 
@@ -91,9 +90,9 @@ class RequestArrays:
         """When a request was complete: at its last content token; ``done`` where it had none."""
         return np.where(np.isnan(self.last_ns), self.done_ns, self.last_ns)
 
-    def scheduled_in(self, window_ns: WindowNs) -> Bools:
+    def scheduled_in(self, window: MeasuredWindow) -> Bools:
         """Which requests count for latencies and attainment: measured ones due in the window."""
-        return self.measured & within(self.scheduled_ns, window_ns)
+        return self.measured & within(self.scheduled_ns, window)
 
     def blocks(self) -> Iterator[TokenEventBlock]:
         """``token_events`` in blocks of bounded size."""
@@ -284,9 +283,9 @@ def _ends(index: npt.NDArray[np.int32], event_index: npt.NDArray[np.int32]) -> l
     return ends if end == event_index.size else None
 
 
-def within(times_ns: Floats, window_ns: WindowNs) -> Bools:
+def within(times_ns: Floats, window: MeasuredWindow) -> Bools:
     """Which instants lie in a window; an unknown instant (NaN) does not."""
-    return (times_ns >= window_ns[0]) & (times_ns < window_ns[1])
+    return (times_ns >= window.start_ns) & (times_ns < window.end_ns)
 
 
 def equals(table: Rows, name: str, value: str) -> Bools:

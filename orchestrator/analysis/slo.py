@@ -15,7 +15,6 @@ from orchestrator.analysis.requests import (
     RequestArrays,
     RequestParts,
     TokenEventBlock,
-    WindowNs,
     request_arrays,
 )
 from orchestrator.base.arrays import Bools, Floats
@@ -24,6 +23,7 @@ from orchestrator.base.registry import unknown_name
 from orchestrator.results.columns import NumberColumn
 from orchestrator.results.lazy_rows import Rows
 from orchestrator.results.records import AttemptData
+from orchestrator.results.window import MeasuredWindow
 from orchestrator.spec.load import (
     LIMITS,
     READERS,
@@ -354,8 +354,8 @@ class LimitColumns:
     Only requests that were due in the window are taken.
     """
 
-    def __init__(self, window_ns: WindowNs) -> None:
-        self._window_ns = window_ns
+    def __init__(self, window: MeasuredWindow) -> None:
+        self._window = window
         self._index = NumberColumn(np.int32)
         self._scheduled_ns = NumberColumn()
         self._ok = NumberColumn(np.bool_)
@@ -365,7 +365,7 @@ class LimitColumns:
 
     def add(self, columns: RequestArrays) -> None:
         """Adds further requests, in any order."""
-        due = columns.scheduled_in(self._window_ns)
+        due = columns.scheduled_in(self._window)
         self._index.add(columns.index[due])
         self._scheduled_ns.add(columns.scheduled_ns[due])
         self._ok.add(columns.ok[due])
@@ -383,7 +383,7 @@ class LimitColumns:
         return LimitValues(self._ok.taken(order), seconds, parts)
 
 
-def limit_values(requests: Rows, token_events: Rows | None, window_ns: WindowNs) -> LimitValues:
+def limit_values(requests: Rows, token_events: Rows | None, window: MeasuredWindow) -> LimitValues:
     """The values that any limit can be checked against.
 
     TTFT and E2E count from scheduled. A request of one token has no TPOT and no ITL to violate.
@@ -392,7 +392,7 @@ def limit_values(requests: Rows, token_events: Rows | None, window_ns: WindowNs)
     ``normalized_ttft`` (per prompt token) is unknown where the tokens of the prompt are. Raises
     ValueError where rows of several attempts are mixed.
     """
-    limit_columns = LimitColumns(window_ns)
+    limit_columns = LimitColumns(window)
     for columns in request_arrays(requests, token_events):
         limit_columns.add(columns)
     return limit_columns.values()

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from orchestrator.analysis.requests import RequestArrays, TokenEventBlock, WindowNs
+from orchestrator.analysis.requests import RequestArrays, TokenEventBlock
 from orchestrator.base.arrays import Bools, Floats, Ints
 from orchestrator.results.columns import or_zero
+from orchestrator.results.window import MeasuredWindow
 
 BATCHES = 10  # into which each repeat is cut for its interval (analysis/intervals.py)
 
@@ -53,11 +54,10 @@ def output_tokens_by(columns: RequestArrays, edges_ns: Sequence[float]) -> Float
     return came + _evenly_before(columns, untimed, edges)
 
 
-def token_batches(columns: RequestArrays, window_ns: WindowNs) -> Batches:
+def token_batches(columns: RequestArrays, window: MeasuredWindow) -> Batches:
     """Output tokens in each of BATCHES equal parts of the window. Sizes are in seconds."""
-    start_ns, end_ns = window_ns
     # the end of an empty window may lie before its start
-    edges_ns = np.linspace(start_ns, max(start_ns, end_ns), BATCHES + 1)
+    edges_ns = np.linspace(window.start_ns, max(window), BATCHES + 1)
     tokens = np.diff(output_tokens_by(columns, edges_ns.tolist()))
     return Batches(tokens, np.diff(edges_ns) / 1e9)
 

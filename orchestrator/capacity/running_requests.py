@@ -16,9 +16,10 @@ from orchestrator.analysis.slo import (
 )
 from orchestrator.base.arrays import Bools, Floats
 from orchestrator.load.point import SoFar
+from orchestrator.results.window import MeasuredWindow
 from orchestrator.spec.load import LIMITS, Slo
 
-ALL_NS = (0, 2**62)  # a window without end
+WHOLE_POINT = MeasuredWindow(0, 2**62)  # it has no end yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def outcomes(reports: Sequence[SoFar], requests: pa.Table, token_events: pa.Tabl
         now_s=min(report.now_ns for report in reports) / 1e9,
         due_s=_seconds(measured["scheduled_ns"]),
         done_s=_seconds(measured["done_ns"]),
-        ended=limit_values(requests, token_events, ALL_NS),
+        ended=limit_values(requests, token_events, WHOLE_POINT),
         open_due_s=still_open.due_s,
         open=still_open.values,
     )

@@ -35,6 +35,7 @@ from orchestrator.exchange.imported import (
 )
 from orchestrator.exchange.statistics import imported_figures, stated_distribution
 from orchestrator.results.records import Distribution, RequestTotals
+from orchestrator.results.window import MeasuredWindow
 
 TOOL = "AIPerf"
 VERSIONS = ("0.13.",)
@@ -344,7 +345,7 @@ def _point(summary: _Summary, records: Sequence[_Record]) -> ImportedPoint:
         load=_load(summary),
         workload=_workload(summary),
         started_unix_ns=begin_ns if begin_ns is not None else _unix_ns(summary.start_time),
-        window_ns=(0, max(round(duration_s * 1e9), last_ns + 1)),
+        window=MeasuredWindow(0, max(round(duration_s * 1e9), last_ns + 1)),
         figures=figures,
         definitions=_definitions(distributions, rates),
         aggregates={name: metric.model_dump(mode="json") for name, metric in metrics.items()},

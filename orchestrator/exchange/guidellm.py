@@ -33,6 +33,7 @@ from orchestrator.exchange.imported import (
 )
 from orchestrator.exchange.statistics import imported_figures, stated_distribution
 from orchestrator.results.records import Distribution, RequestTotals
+from orchestrator.results.window import MeasuredWindow
 
 TOOL = "GuideLLM"
 VERSIONS = ("0.8.",)
@@ -257,14 +258,14 @@ def _point(
         failed=metrics.request_totals.errored,
     )
     requests = _requests(benchmark, begin_s)
-    window_ns = (
+    window = MeasuredWindow(
         round((measured.measure_start_time - begin_s) * 1e9),
         round((measured.measure_end_time - begin_s) * 1e9),
     )
     figures = imported_figures(totals, window_s, _rates(metrics), distributions)
     own = OwnRequests(
         requests=requests,
-        surely_counted=_within(window_ns, requests),
+        surely_counted=_within(window, requests),
         values=_values(benchmark.requests.successful),
         names=_NAMES,
         times_s=(window_s, window_s),
@@ -280,7 +281,7 @@ def _point(
         load=_load(benchmark.config.strategy),
         workload=data,
         started_unix_ns=round(begin_s * 1e9),
-        window_ns=window_ns,
+        window=window,
         figures=figures,
         definitions=_definitions(distributions),
         aggregates=_aggregates(metrics),
@@ -345,17 +346,14 @@ def _requests(benchmark: _Benchmark, begin_s: float) -> tuple[ImportedRequest, .
     return tuple(sorted(requests, key=lambda request: request.sent_ns))
 
 
-def _within(
-    window_ns: tuple[int, int], requests: Sequence[ImportedRequest]
-) -> list[ImportedRequest]:
+def _within(window: MeasuredWindow, requests: Sequence[ImportedRequest]) -> list[ImportedRequest]:
     """The requests that were sent and ended while it measured: its rates leave out what happened
     before and after.
     """
-    begin_ns, end_ns = window_ns
     within = []
     for request in requests:
-        is_after = request.sent_ns >= begin_ns - _ROUNDING_NS
-        if is_after and request.done_ns <= end_ns + _ROUNDING_NS:
+        is_after = request.sent_ns >= window.start_ns - _ROUNDING_NS
+        if is_after and request.done_ns <= window.end_ns + _ROUNDING_NS:
             within.append(request)
     return within
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from orchestrator.results.records import Figures
+from orchestrator.results.window import MeasuredWindow
 
 
 class UnreadableFile(Exception):
@@ -86,9 +87,8 @@ class ImportedPoint:
     ``place``: which of its file's points it is, from 0. ``workload``: what the file states
     of the prompts as they were asked for, never their measured lengths: a tool's points at several
     loads share it.
-    ``window_ns``: the begin and the end of the time that the figures are about, ns since the
-    point's start. ``definitions``: figure -> its name in the file and its formula. ``aggregates``:
-    the figures as the file has them. ``left_out``: content that has no place in our tables -> how
+    ``window``: the time that the figures are about. ``definitions``: figure -> its name in the file
+    and its formula. ``aggregates``: the figures as the file has them. ``left_out``: content that has no place in our tables -> how
     many values. ``requests``: empty if the file has only aggregates.
     """
 
@@ -99,7 +99,7 @@ class ImportedPoint:
     load: ImportedLoad
     workload: Mapping[str, object]
     started_unix_ns: int
-    window_ns: tuple[int, int]
+    window: MeasuredWindow
     figures: Figures
     definitions: Mapping[str, str]
     aggregates: Mapping[str, object]

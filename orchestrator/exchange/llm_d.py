@@ -361,9 +361,9 @@ def _series_of_requests(store: Store, point: StoredPoint) -> dict[str, object] |
     attempt = read_attempt(store, manifest) if manifest is not None else None
     if attempt is None or not attempt.requests.num_rows:
         return None
-    begin_ns, end_ns = head.window_ns
-    steps = max(1, min(MOST_STEPS, math.ceil((end_ns - begin_ns) / 1e9)))
-    edges = np.linspace(begin_ns, end_ns, steps + 1)
+    window = head.window
+    steps = max(1, min(MOST_STEPS, math.ceil(window.length_s)))
+    edges = np.linspace(window.start_ns, window.end_ns, steps + 1)
     tokens = np.zeros(steps + 1)
     first_ns: list[Floats] = []
     ttft_s: list[Floats] = []
@@ -375,7 +375,7 @@ def _series_of_requests(store: Store, point: StoredPoint) -> dict[str, object] |
         ttft_s.append(_ttft_s(columns)[answered])
         done_ns.append(columns.finished_ns[columns.ok])
     instants = [_instant(head.started_unix_ns + edge) for edge in edges[:-1].tolist()]
-    step_s = (end_ns - begin_ns) / steps / 1e9
+    step_s = (window.end_ns - window.start_ns) / steps / 1e9
     ended, _ = np.histogram(np.concatenate(done_ns), edges)
     throughput = {
         "output_token_rate": _series("tokens/s", instants, np.diff(tokens) / step_s),

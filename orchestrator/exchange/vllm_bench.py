@@ -41,6 +41,7 @@ from orchestrator.exchange.statistics import (
     stated_distribution,
 )
 from orchestrator.results.records import Distribution, RequestTotals
+from orchestrator.results.window import MeasuredWindow
 
 TOOL = "vllm bench serve"
 _MARKS = frozenset({"date", "model_id", "tokenizer_id", "num_prompts", "burstiness", "duration"})
@@ -173,7 +174,7 @@ def _point(result: _Result, place: int) -> ImportedPoint:
         load=_load(result),
         workload={},  # the file does not name the dataset
         started_unix_ns=_end_unix_ns(result.date) - duration_ns,
-        window_ns=(0, max(duration_ns, last_ns + 1)),
+        window=MeasuredWindow(0, max(duration_ns, last_ns + 1)),
         figures=figures,
         definitions=_definitions(distributions),
         aggregates=_aggregates(result),

@@ -439,13 +439,13 @@ def _without_predicted_levels(deployment: StoredDeployment) -> StoredDeployment:
 
 def _load_of(head: PointHead) -> str:
     """How a point was loaded, as far as an old row without ``load_json`` tells."""
-    start_ns, end_ns = head.window_ns
-    warmup = f"{head.arrivals}, {start_ns / 1e9:g} s of warm-up"
+    window = head.window
+    warmup = f"{head.arrivals}, {window.start_ns / 1e9:g} s of warm-up"
     # a window of whole milliseconds was asked for; any other is the time that a number of requests
     # took
-    if (end_ns - start_ns) % 10**6:
+    if (window.end_ns - window.start_ns) % 10**6:
         return warmup
-    return f"{warmup}, {(end_ns - start_ns) / 1e9:g} s"
+    return f"{warmup}, {window.length_s:g} s"
 
 
 def differences(first: StoredExperiment, second: StoredExperiment) -> list[str]:

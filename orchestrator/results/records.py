@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from orchestrator.results import outcomes
+from orchestrator.results.window import MeasuredWindow
 
 I16 = A[int, pa.int16()]
 I32 = A[int, pa.int32()]
@@ -253,14 +254,14 @@ class PointHead(AttemptKey):
     )
 
     @property
-    def window_ns(self) -> tuple[int, int]:
-        """The steady window [start, end)."""
-        return self.window_start_ns, self.window_end_ns
+    def window(self) -> MeasuredWindow:
+        """The steady window."""
+        return MeasuredWindow(self.window_start_ns, self.window_end_ns)
 
     @property
     def window_s(self) -> float:
         """The length of the steady window in seconds."""
-        return max(self.window_end_ns - self.window_start_ns, 0) / 1e9
+        return self.window.length_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

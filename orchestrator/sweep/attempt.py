@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from orchestrator.analysis.engine_side import engine_side
-from orchestrator.analysis.metrics import steady_window_ns
+from orchestrator.analysis.metrics import steady_window
 from orchestrator.base.errors import Failure, FailureKind
 from orchestrator.base.text import counted
 from orchestrator.cluster.base import ClientReport
@@ -136,13 +136,19 @@ def judged(
     no sense.
     """
     cut = loaded.cut(point)
-    start_ns, _ = steady_window_ns(cut.warmup_s, cut.duration_s, loaded.requests)
+    window = steady_window(cut.warmup_s, cut.duration_s, loaded.requests)
     readings = engine_metrics(loaded.samples, measurement_id="", attempt_id="")
     surroundings = Surroundings(
         loaded.hosts, gpu_conditions(loaded.telemetry), engine_side(readings)
     )
     verdict = judge(
-        loaded.requests, loaded.stats, cut, start_ns, broken, surroundings, loaded.interrupted
+        loaded.requests,
+        loaded.stats,
+        cut,
+        window.start_ns,
+        broken,
+        surroundings,
+        loaded.interrupted,
     )
     if loaded.metrics_note is not None:
         verdict = replace(verdict, reasons=[*verdict.reasons, loaded.metrics_note])

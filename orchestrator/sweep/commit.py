@@ -15,7 +15,7 @@ from orchestrator import __version__
 from orchestrator.analysis.adapter_cost import adapter_cost_of
 from orchestrator.analysis.attempt_summary import CPU, attempt_of_rows, store_computed
 from orchestrator.analysis.guidance import guidance_of
-from orchestrator.analysis.metrics import steady_window_ns
+from orchestrator.analysis.metrics import steady_window
 from orchestrator.analysis.token_work import work_json
 from orchestrator.base.errors import Failure, ResultsError
 from orchestrator.engines.registry import ENGINES
@@ -75,11 +75,10 @@ class AttemptRecord:
             lasted_s = loaded.lasted_s(load.warmup_s, load.duration_s)
             stats = loaded.stats
             early = loaded.early
-        window_ns = steady_window_ns(load.warmup_s, lasted_s, requests)
-        window_start_ns, window_end_ns = window_ns
+        window = steady_window(load.warmup_s, lasted_s, requests)
         looks_for_steady_window = load.warmup_s is None and load.duration_s is not None
-        adapter_cost = adapter_cost_of(requests, window_ns)
-        guidance = guidance_of(requests, window_ns)
+        adapter_cost = adapter_cost_of(requests, window)
+        guidance = guidance_of(requests, window)
         is_capped = load.max_in_flight is not None
         has_rate = point.level.control == "request_rate" and isfinite(point.level.value)
         return PointRow(
@@ -98,9 +97,9 @@ class AttemptRecord:
             evidence_json=json.dumps(verdict.evidence),
             clients=len(stats),
             clients_json=json.dumps([asdict(client) for client in stats]),
-            window_start_ns=window_start_ns,
-            window_end_ns=window_end_ns,
-            steady=window_start_ns > 0 if looks_for_steady_window else None,
+            window_start_ns=window.start_ns,
+            window_end_ns=window.end_ns,
+            steady=window.start_ns > 0 if looks_for_steady_window else None,
             started_unix_ns=self._started_unix_ns(),
             requests_scheduled=requests.num_rows,
             cache_state=loaded.cache if loaded else None,

@@ -25,6 +25,7 @@ from orchestrator.load.requests import Assignment
 from orchestrator.load.rows import RowCollector, tables
 from orchestrator.load.validity import judge
 from orchestrator.results.records import Figures
+from orchestrator.results.window import MeasuredWindow
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Level, Slo
 from tests.hostile_streams import (
@@ -51,7 +52,7 @@ from tests.unit.load.test_validity import CALM
 
 NATURAL = Dialect("", "", length_control="natural")
 FIXED = Dialect("", "")
-WINDOW_NS = (0, 10**9)
+WINDOW = MeasuredWindow(0, 10**9)
 POINT = replace(
     point(duration_s=None, requests=1), level=Level(control="concurrency", value=1), watched=True
 )
@@ -105,7 +106,7 @@ def measured(flight: InFlight, load_point: LoadPoint = POINT) -> tuple[Figures, 
     requests, gaps = tables(load_point, rows.unreported())
     rows.close()
     verdict = judge(requests, (CALM,), load_point, 0)
-    return figures(observe(requests, gaps, WINDOW_NS)), verdict.validity, verdict.reasons
+    return figures(observe(requests, gaps, WINDOW)), verdict.validity, verdict.reasons
 
 
 def are_right(point_figures: Figures) -> bool:
@@ -443,7 +444,7 @@ def test_an_answer_in_one_event_has_no_time_between_tokens_and_meets_no_limit_on
         None,
     )
     assert validity == "stream_buffered" and "in one event or a few" in reasons[0]
-    values = limit_values(requests, gaps, WINDOW_NS)
+    values = limit_values(requests, gaps, WINDOW)
     assert not judge_limits(values, Slo(tpot=10.0)).met.any()
     assert not judge_limits(values, Slo(itl_p99=10.0)).met.any()
     assert judge_limits(values, Slo(ttft=10.0)).met.all()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.analysis.metrics import figures, observe, steady_window_ns
+from orchestrator.analysis.metrics import figures, observe, steady_window
 from orchestrator.analysis.slo import judge as judge_slo
 from orchestrator.analysis.slo import limit_values
 from orchestrator.load.client import LoadClient
@@ -273,7 +273,7 @@ def test_events_that_come_in_lumps_are_no_token_times(events: int) -> None:
         result = run(load_point)
     verdict = judge(result.requests, [result.stats], load_point, 0)
     assert verdict.validity == "stream_buffered"
-    window = steady_window_ns(0.0, None, result.requests)
+    window = steady_window(0.0, None, result.requests)
     measured = figures(observe(result.requests, result.token_events, window))
     assert (measured.tpot_ms, measured.itl_ms, measured.decode_throughput) == (None, None, None)
     assert measured.ttft_ms is not None and measured.output_token_throughput
@@ -288,7 +288,7 @@ def test_a_stream_of_single_events_is_not_buffered() -> None:
         load_point = point(server.port, 4, tokens=16)
         result = run(load_point)
     assert judge(result.requests, [result.stats], load_point, 0).validity == "valid"
-    window = steady_window_ns(0.0, None, result.requests)
+    window = steady_window(0.0, None, result.requests)
     measured = figures(observe(result.requests, result.token_events, window))
     assert measured.tpot_ms is not None and measured.tpot_ms.p50 > 1.5
 
@@ -319,7 +319,7 @@ def test_hidden_tokens_count_for_throughput_and_not_for_the_time_between_tokens(
         result = run(load_point)
     assert only_outcome(result.requests.to_pylist()) == ("ok", None)
     assert result.requests["hidden_tokens"].to_pylist() == [160] * 4
-    window = steady_window_ns(0.0, None, result.requests)
+    window = steady_window(0.0, None, result.requests)
     measured = figures(observe(result.requests, result.token_events, window))
     assert measured.tpot_ms is not None and measured.tpot_ms.p50 >= 10.0
     assert measured.itl_ms is not None and measured.itl_ms.p50 >= 9.0

@@ -21,17 +21,18 @@ from orchestrator.analysis.metrics import (
     figures,
     observe_arrays,
     part_figures,
-    steady_window_ns,
+    steady_window,
     validity_of,
 )
 from orchestrator.analysis.part_facts import PartFactCounts
 from orchestrator.analysis.points import attained
-from orchestrator.analysis.requests import RequestArrays, WindowNs, request_arrays
+from orchestrator.analysis.requests import RequestArrays, request_arrays
 from orchestrator.analysis.slo import judge, limit_values
 from orchestrator.report.documents.point import SloResult
 from orchestrator.results.lazy_rows import Rows, slices
 from orchestrator.results.outcomes import CacheState
 from orchestrator.results.records import Figures, PartFigures, RequestTotals
+from orchestrator.results.window import MeasuredWindow
 from orchestrator.spec.load import Level, Slo
 
 if TYPE_CHECKING:
@@ -132,9 +133,9 @@ def level_document(
     point = measured.point
     verdict = measured.verdict
     requests = measured.requests
-    window_ns = steady_window_ns(point.warmup_s, point.duration_s, requests)
-    parts = ObservedParts(window_ns)
-    part_facts = PartFactCounts(window_ns)
+    window = steady_window(point.warmup_s, point.duration_s, requests)
+    parts = ObservedParts(window)
+    part_facts = PartFactCounts(window)
 
     def blocks() -> Iterator[RequestArrays]:
         for columns in request_arrays(requests, measured.token_events):
@@ -142,7 +143,7 @@ def level_document(
             part_facts.add(columns)
             yield columns
 
-    observed = observe_arrays(blocks(), window_ns)
+    observed = observe_arrays(blocks(), window)
     of_window = figures(observed)
     batches = observed.token_batches
     if math.isinf(point.level.value):
@@ -157,40 +158,39 @@ def level_document(
         arrivals=point.arrivals.at(point.level),
         prompt_file=getattr(point.workload, "prompts", None),
         warmup_s=point.warmup_s,
-        window_start_s=window_ns[0] / 1e9,
+        window_start_s=window.start_ns / 1e9,
         duration_s=point.duration_s,
         max_in_flight=point.max_in_flight,
         clients=measured.clients,
         figures=of_window,
         output_token_throughput=rate_interval(batches),
-        all_requests=_all_requests(requests, window_ns),
-        adapter_cost=adapter_cost_of(requests, window_ns),
+        all_requests=_all_requests(requests, window),
+        adapter_cost=adapter_cost_of(requests, window),
         validity=validity_of(
             verdict.validity, [ended_requests(of_window.requests, of_window.errors)]
         ),
         validity_reasons=tuple(verdict.reasons),
         evidence=verdict.evidence,
         clients_stats=tuple(measured.stats),
-        slo_result=_slo_result(requests, measured.token_events, window_ns, slos),
+        slo_result=_slo_result(requests, measured.token_events, window, slos),
         source=source,
-        guidance=guidance_of(requests, window_ns),
+        guidance=guidance_of(requests, window),
         parts=part_figures(parts.by_part, part_facts.facts()),
     )
 
 
 def _slo_result(
-    requests: Rows, token_events: Rows | None, window_ns: WindowNs, slos: Sequence[Slo]
+    requests: Rows, token_events: Rows | None, window: MeasuredWindow, slos: Sequence[Slo]
 ) -> SloResult | None:
     """How many requests met the limits; None without limits."""
     if not slos:
         return None
     (slo,) = slos
-    verdicts = judge(limit_values(requests, token_events, window_ns), slo)
-    window_s = (window_ns[1] - window_ns[0]) / 1e9
-    return SloResult(slo, attained([verdicts]), (verdicts,), window_s)
+    verdicts = judge(limit_values(requests, token_events, window), slo)
+    return SloResult(slo, attained([verdicts]), (verdicts,), window.length_s)
 
 
-def _all_requests(requests: Rows, window_ns: WindowNs) -> AllRequests:
+def _all_requests(requests: Rows, window: MeasuredWindow) -> AllRequests:
     ok = 0
     in_flight_ns = 0.0
     sources: set[str] = set()
@@ -198,15 +198,14 @@ def _all_requests(requests: Rows, window_ns: WindowNs) -> AllRequests:
     errors: Counter[_Error] = Counter()
     for part in slices(requests):
         ok += pc.sum(pc.equal(part["status"], "ok"), min_count=0).as_py()
-        in_flight_ns += _in_flight_ns(part, window_ns)
+        in_flight_ns += _in_flight_ns(part, window)
         sources.update(part["token_count_source"].drop_null().unique().to_pylist())
         cached_in_part: int | None = pc.sum(part["cached_tokens"]).as_py()
         if cached_in_part is not None:
             cached_tokens = (cached_tokens or 0) + cached_in_part
         errors.update(_errors(part))
     scheduled = len(requests)
-    window_start_ns, window_end_ns = window_ns
-    window_length_ns = window_end_ns - window_start_ns
+    window_length_ns = window.end_ns - window.start_ns
     return AllRequests(
         totals=RequestTotals(scheduled=scheduled, ok=ok, failed=scheduled - ok),
         in_flight_mean=in_flight_ns / window_length_ns if window_length_ns > 0 else None,
@@ -216,12 +215,11 @@ def _all_requests(requests: Rows, window_ns: WindowNs) -> AllRequests:
     )
 
 
-def _in_flight_ns(requests: Rows, window_ns: WindowNs) -> float:
+def _in_flight_ns(requests: Rows, window: MeasuredWindow) -> float:
     """The time in ns that requests were under way within the window, summed over all of them."""
-    start_ns, end_ns = window_ns
     sent_ns = requests["sent_ns"].to_numpy().astype(np.float64)  # NaN: never sent
     done_ns = requests["done_ns"].to_numpy().astype(np.float64)
-    overlap_ns = np.minimum(done_ns, end_ns) - np.maximum(sent_ns, start_ns)
+    overlap_ns = np.minimum(done_ns, window.end_ns) - np.maximum(sent_ns, window.start_ns)
     return float(np.nansum(np.clip(overlap_ns, 0, None)))
 
 

@@ -205,13 +205,13 @@ def _timeline(
     middles = (edges[:-1] + edges[1:]) / 2
     in_flight = np.searchsorted(sent, middles, "right") - np.searchsorted(done, middles, "right")
     step_s = float(edges[1]) / 1e9
-    start_ns, window_end_ns = repeat.head.window_ns
+    window = repeat.head.window
     return Timeline(
         experiment=point.head.experiment,
         point_id=point.head.point_id,
         repeat=repeat.head.repeat,
         repeats=len(point.repeats),
-        window_s=(start_ns / 1e9, window_end_ns / 1e9),
+        window_s=(window.start_ns / 1e9, window.end_ns / 1e9),
         step_s=step_s,
         throughput=_short(np.diff(tokens) / step_s),
         in_flight=_short(in_flight.astype(np.float64)),

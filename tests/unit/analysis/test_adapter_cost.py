@@ -11,9 +11,10 @@ from orchestrator.analysis.adapter_cost import adapter_cost_of
 from orchestrator.results.lazy_rows import LazyRows
 from orchestrator.results.row_writer import RowWriter
 from orchestrator.results.schemas import REQUESTS
+from orchestrator.results.window import MeasuredWindow
 
 MS = 1_000_000
-WINDOW = (0, 10**12)
+WINDOW = MeasuredWindow(0, 10**12)
 
 
 def row(index: int, adapter: str | None, ttft_ms: int, tpot_ms: int, **more: Any) -> dict[str, Any]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from orchestrator.analysis.answered_latencies import LEAST_REQUESTS, AnsweredLatencies, median_of
+from orchestrator.results.window import MeasuredWindow
 from tests.unit.results.builders import failed_request, request, requests
 
-WINDOW_NS = (0, 10**9)
+WINDOW = MeasuredWindow(0, 10**9)
 
 
 def latencies_of_parts(*parts: str | None) -> AnsweredLatencies:
     """One request of each of these parts of a mix."""
     rows = [request(index, part=part) for index, part in enumerate(parts)]
-    return AnsweredLatencies.of(requests(*rows), WINDOW_NS, [])
+    return AnsweredLatencies.of(requests(*rows), WINDOW, [])
 
 
 def test_latencies_are_those_of_answers_that_were_due_in_the_window() -> None:
@@ -21,7 +22,7 @@ def test_latencies_are_those_of_answers_that_were_due_in_the_window() -> None:
     warm_up = request(1, phase="warmup")
     too_late = request(2, 1000)
     latencies = AnsweredLatencies.of(
-        requests(answered, warm_up, too_late, failed_request(3)), WINDOW_NS, ["adapter"]
+        requests(answered, warm_up, too_late, failed_request(3)), WINDOW, ["adapter"]
     )
     assert latencies.ttft_ms.tolist() == [40]  # 50 - 10: since it was due, not since it was sent
     assert latencies.tpot_ms.tolist() == [10]  # (90 - 50) / 4 gaps
@@ -32,7 +33,7 @@ def test_latencies_are_those_of_answers_that_were_due_in_the_window() -> None:
 
 
 def test_the_time_per_token_of_a_single_token_is_unknown() -> None:
-    latencies = AnsweredLatencies.of(requests(request(0, tokens=1)), WINDOW_NS, [])
+    latencies = AnsweredLatencies.of(requests(request(0, tokens=1)), WINDOW, [])
     assert np.isnan(latencies.tpot_ms).tolist() == [True]
 
 

@@ -29,6 +29,7 @@ from orchestrator.report.documents.point import point_document
 from orchestrator.report.formats import json_text
 from orchestrator.results.records import METRICS_VERSION, AttemptData
 from orchestrator.results.store import Store
+from orchestrator.results.window import MeasuredWindow
 from tests.unit.results.builders import (
     commit_launch,
     commit_measurement,
@@ -41,7 +42,7 @@ from tests.unit.results.builders import (
 )
 
 SLO = parse_slo("ttft<=120ms,tpot<=50ms,itl_p99<=90ms,attainment>=0.5")
-WINDOW = (0, 10**9)
+WINDOW = MeasuredWindow(0, 10**9)
 
 
 @st.composite
@@ -78,7 +79,7 @@ def commit(
     **fields: Any,
 ) -> None:
     for number, (rows, gaps) in enumerate(repeats):
-        attempt = {"attempt_id": f"a{number}", "repeat": number, "window_end_ns": WINDOW[1]}
+        attempt = {"attempt_id": f"a{number}", "repeat": number, "window_end_ns": WINDOW.end_ns}
         commit_measurement(store, f"m{number}", rows, token_events=events(gaps), **attempt | fields)
 
 
@@ -195,7 +196,7 @@ def test_a_computed_attempt_that_lost_a_file_answers_until_measured_again(
         f"measurement m1 is left out: missing or cut off: data/{table}/v=1/m1-a1-driver.parquet"
         in caplog.text
     )
-    more = {"token_events": events({0: []}), "window_end_ns": WINDOW[1]}
+    more = {"token_events": events({0: []}), "window_end_ns": WINDOW.end_ns}
     commit_measurement(
         Store.open(folder, "exp"), "m1", [request(0)], attempt_id="b1", repeat=1, **more
     )
@@ -212,7 +213,7 @@ def test_token_events_that_were_deleted_make_no_attempt_a_damaged_one(folder: st
 def test_what_was_measured_meanwhile_is_added_and_pooled_anew(folder: str) -> None:
     shown(folder)
     store = Store.open(folder, "exp")
-    more = {"token_events": events({0: []}), "window_end_ns": WINDOW[1]}
+    more = {"token_events": events({0: []}), "window_end_ns": WINDOW.end_ns}
     commit_measurement(store, "m2", [request(0)], attempt_id="a2", repeat=2, **more)
     compute_ahead(store)
     first = shown(folder)[0]

@@ -7,9 +7,10 @@ import pytest
 
 from orchestrator.analysis.guidance import guidance_of
 from orchestrator.results.schemas import REQUESTS
+from orchestrator.results.window import MeasuredWindow
 from tests.unit.load.test_validity import table
 
-WINDOW_NS = (0, 10_000_000_000)
+WINDOW = MeasuredWindow(0, 10_000_000_000)
 
 
 def requests(
@@ -38,14 +39,14 @@ def requests(
 
 
 def test_without_constraints_there_is_nothing_to_say() -> None:
-    assert guidance_of(requests([], 20), WINDOW_NS) is None
-    assert guidance_of(REQUESTS.empty_table(), WINDOW_NS) is None
+    assert guidance_of(requests([], 20), WINDOW) is None
+    assert guidance_of(REQUESTS.empty_table(), WINDOW) is None
 
 
 def test_latencies_of_constrained_and_free_requests_stand_side_by_side() -> None:
     met = [True] * 6 + [False] * 2 + [None] * 2
     reasons = ["stop"] * 8 + ["LENGTH", None] + ["stop"] * 30
-    guidance = guidance_of(requests(met, 30, reasons), WINDOW_NS)
+    guidance = guidance_of(requests(met, 30, reasons), WINDOW)
     assert guidance is not None
     assert guidance.constrained_share == 0.25
     assert guidance.constraint_violations == 2
@@ -56,7 +57,7 @@ def test_latencies_of_constrained_and_free_requests_stand_side_by_side() -> None
 
 
 def test_a_few_requests_give_no_median() -> None:
-    guidance = guidance_of(requests([True] * 8, 4), WINDOW_NS)
+    guidance = guidance_of(requests([True] * 8, 4), WINDOW)
     assert guidance is not None
     assert guidance.constrained_tpot_ms == 12.0
     assert guidance.free_ttft_ms is None and guidance.free_tpot_ms is None
@@ -64,19 +65,19 @@ def test_a_few_requests_give_no_median() -> None:
 
 def test_requests_outside_the_window_do_not_count() -> None:
     rows = requests([True] * 10, 10)
-    half = guidance_of(rows, (250_000_000, 10_000_000_000))
+    half = guidance_of(rows, MeasuredWindow(250_000_000, 10_000_000_000))
     assert half is not None and half.constrained_share == pytest.approx(5 / 15)
-    assert guidance_of(rows, (500_000_000, 10_000_000_000)) is None
+    assert guidance_of(rows, MeasuredWindow(500_000_000, 10_000_000_000)) is None
 
 
 def test_in_a_mix_only_requests_of_the_same_part_are_compared() -> None:
     rows = requests([True] * 10, 10)
     place = REQUESTS.get_field_index("part")
     parts = pa.array(["extract"] * 10 + ["chat"] * 10)
-    guidance = guidance_of(rows.set_column(place, REQUESTS.field(place), parts), WINDOW_NS)
+    guidance = guidance_of(rows.set_column(place, REQUESTS.field(place), parts), WINDOW)
     assert guidance is not None and guidance.constrained_share == 0.5
     assert (guidance.constrained_ttft_ms, guidance.free_ttft_ms) == (None, None)
     both = pa.array(["extract", "chat"] * 10)
-    guidance = guidance_of(rows.set_column(place, REQUESTS.field(place), both), WINDOW_NS)
+    guidance = guidance_of(rows.set_column(place, REQUESTS.field(place), both), WINDOW)
     assert guidance is not None
     assert (guidance.constrained_ttft_ms, guidance.free_ttft_ms) == (30.0, 20.0)

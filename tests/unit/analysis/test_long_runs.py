@@ -13,10 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from orchestrator.analysis.metrics import figures, observe, steady_window_ns
+from orchestrator.analysis.metrics import figures, observe, steady_window
 from orchestrator.analysis.slo import limit_values
 from orchestrator.load.validity import judge
 from orchestrator.results.lazy_rows import LazyRows, Rows
+from orchestrator.results.window import MeasuredWindow
 from tests.unit.load.test_validity import CALM, OPEN, table
 from tests.unit.results.builders import events, part_of
 
@@ -63,20 +64,20 @@ def lazy(name: str, rows: pa.Table) -> LazyRows:
 class Answers:
     """What is computed from the rows of a run. ``values``: those of its limits, as text."""
 
-    window_ns: tuple[int, int]
+    window: MeasuredWindow
     figures: dict[str, Any]
     values: str
     verdict: dict[str, Any]
 
 
 def answers(requests: Rows, token_events: Rows) -> Answers:
-    window_ns = steady_window_ns(None, OPEN.duration_s, requests)
-    values = limit_values(requests, token_events, window_ns)
-    verdict = judge(requests, (CALM,), OPEN, window_ns[0])
+    window = steady_window(None, OPEN.duration_s, requests)
+    values = limit_values(requests, token_events, window)
+    verdict = judge(requests, (CALM,), OPEN, window.start_ns)
     arrays = {"ok": values.ok, **values.seconds}
     return Answers(
-        window_ns,
-        asdict(figures(observe(requests, token_events, window_ns))),
+        window,
+        asdict(figures(observe(requests, token_events, window))),
         repr([(name, array.tolist()) for name, array in arrays.items()]),
         asdict(verdict),
     )
@@ -104,7 +105,7 @@ def test_requests_in_parts_give_what_all_of_them_give(
         (lazy("requests", requests), lazy("token_events", token_events)),
     ):
         in_parts = answers(*rows)
-        assert in_parts.window_ns == whole.window_ns
+        assert in_parts.window == whole.window
         assert in_parts.values == whole.values
         assert flat(in_parts.figures) == pytest.approx(flat(whole.figures), rel=1e-12)
         evidence = flat(in_parts.verdict["evidence"])
@@ -115,15 +116,17 @@ def test_requests_in_parts_give_what_all_of_them_give(
 def test_figures_are_the_same_to_the_digit_in_any_order_of_requests() -> None:
     requests, token_events = one_run()
     again = requests.take(pa.array(np.random.default_rng(4).permutation(COUNT)))
-    first, second = (figures(observe(rows, token_events, (0, 2**62))) for rows in (requests, again))
+    first, second = (
+        figures(observe(rows, token_events, MeasuredWindow(0, 2**62))) for rows in (requests, again)
+    )
     assert asdict(first) == asdict(second)
 
 
 @pytest.mark.parametrize(
     ("call", "most"),
     [
-        (lambda rows, gaps: figures(observe(rows, gaps, (0, 2**62))), 80),
-        (lambda rows, gaps: limit_values(rows, gaps, (0, 2**62)), 128),
+        (lambda rows, gaps: figures(observe(rows, gaps, MeasuredWindow(0, 2**62))), 80),
+        (lambda rows, gaps: limit_values(rows, gaps, MeasuredWindow(0, 2**62)), 128),
         (lambda rows, gaps: judge(rows, (CALM,), OPEN, 0), 48),
     ],
     ids=["figures", "limits", "verdict"],

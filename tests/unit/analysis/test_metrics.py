@@ -26,9 +26,10 @@ from hypothesis import strategies as st
 
 from orchestrator.analysis.metrics import QUANTILES, distribution, figures, merge, observe
 from orchestrator.results.columns import quantiles
+from orchestrator.results.window import MeasuredWindow
 from tests.unit.results.builders import events, failed_request, request, requests
 
-WINDOW = (0, 10**9)
+WINDOW = MeasuredWindow(0, 10**9)
 FIVE = requests(
     request(0, 0, sent_ms=10, first_ms=100, last_ms=300, tokens=5, prompt=10),
     request(1, 100, sent_ms=100, first_ms=250, tokens=1, prompt=20),
@@ -40,9 +41,9 @@ GAPS = events({0: [50] * 4, 1: [], 2: [100] * 8, 3: [], 4: [50, 50]})
 
 
 def summarize(
-    rows: pa.Table, token_events: pa.Table | None, window_ns: tuple[int, int]
+    rows: pa.Table, token_events: pa.Table | None, window: MeasuredWindow
 ) -> dict[str, Any]:
-    return asdict(figures(observe(rows, token_events, window_ns)))
+    return asdict(figures(observe(rows, token_events, window)))
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +187,7 @@ def test_nothing_to_compute_is_null() -> None:
         for name in ("ttft_ms", "itl_ms", "tpot_ms", "decode_throughput", "itl_kind")
     )
     assert empty["output_token_throughput"] == 0
-    none = summarize(requests(), events({}), (5, 5))
+    none = summarize(requests(), events({}), MeasuredWindow(5, 5))
     assert none["request_throughput"] is none["total_token_throughput"] is None
 
 
@@ -222,10 +223,13 @@ def test_the_window_holds_its_start_and_not_its_end() -> None:
         request(0, 0, first_ms=0, last_ms=10, tokens=2), request(1, 10, first_ms=10, tokens=1)
     )
     assert (
-        summarize(rows, events({0: [10], 1: []}), (0, 10_000_000))["output_token_throughput"] == 100
+        summarize(rows, events({0: [10], 1: []}), MeasuredWindow(0, 10_000_000))[
+            "output_token_throughput"
+        ]
+        == 100
     )
     assert (
-        summarize(rows, events({0: [10], 1: []}), (10_000_000, 20_000_000))[
+        summarize(rows, events({0: [10], 1: []}), MeasuredWindow(10_000_000, 20_000_000))[
             "output_token_throughput"
         ]
         == 200
@@ -235,7 +239,9 @@ def test_the_window_holds_its_start_and_not_its_end() -> None:
 def test_merged_repeats_are_pooled_not_averaged() -> None:
     first = observe(requests(request(0, 0, first_ms=100)), events({0: []}), WINDOW)
     rows = [request(index, 0, first_ms=200, last_ms=300, tokens=2) for index in range(3)]
-    second = observe(requests(*rows), events({index: [100] for index in range(3)}), (0, 3 * 10**9))
+    second = observe(
+        requests(*rows), events({index: [100] for index in range(3)}), MeasuredWindow(0, 3 * 10**9)
+    )
     both = asdict(figures(merge([first, second])))
     assert both["ttft_ms"]["mean"] == 175
     assert both["ttft_ms"]["p50"] == 200

@@ -9,13 +9,14 @@ import pytest
 from orchestrator.analysis.part_facts import PartFactCounts
 from orchestrator.analysis.requests import request_arrays
 from orchestrator.results.records import PartFacts
+from orchestrator.results.window import MeasuredWindow
 from tests.unit.results.builders import failed_request, request, requests
 
-WINDOW_NS = (0, 10**9)
+WINDOW = MeasuredWindow(0, 10**9)
 
 
 def facts_of(*rows: dict[str, Any]) -> dict[str, PartFacts]:
-    counts = PartFactCounts(WINDOW_NS)
+    counts = PartFactCounts(WINDOW)
     for columns in request_arrays(requests(*rows), None):
         counts.add(columns)
     return counts.facts()

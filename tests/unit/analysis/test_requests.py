@@ -17,6 +17,7 @@ from orchestrator.analysis.requests import (
     request_arrays,
     within,
 )
+from orchestrator.results.window import MeasuredWindow
 from tests.unit.analysis.test_metrics import FIVE, GAPS, WINDOW, summarize
 from tests.unit.results.builders import events, failed_request, request, requests
 
@@ -83,11 +84,16 @@ def test_warm_up_requests_say_nothing_of_a_buffered_stream() -> None:
 
 def test_measured_requests_that_were_due_in_the_window_are_scheduled_in_it() -> None:
     arrays = arrays_of(request(0, 0), request(1, 5), request(2, 5, phase="warmup"), request(3, 10))
-    assert arrays.scheduled_in((5_000_000, 10_000_000)).tolist() == [False, True, False, False]
+    assert arrays.scheduled_in(MeasuredWindow(5_000_000, 10_000_000)).tolist() == [
+        False,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_a_window_holds_its_start_and_not_its_end() -> None:
-    assert within(np.array([4.0, 5.0, 9.0, 10.0, np.nan]), (5, 10)).tolist() == [
+    assert within(np.array([4.0, 5.0, 9.0, 10.0, np.nan]), MeasuredWindow(5, 10)).tolist() == [
         False,
         True,
         True,

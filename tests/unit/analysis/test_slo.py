@@ -29,10 +29,11 @@ from orchestrator.analysis.slo import (
 from orchestrator.analysis.slo import judge as judge_values
 from orchestrator.analysis.slo import tests as of_slo
 from orchestrator.base.errors import InputError, ProblemsError
+from orchestrator.results.window import MeasuredWindow
 from orchestrator.spec.load import LIMITS, Slo
 from tests.unit.results.builders import events, failed_request, request, requests
 
-WINDOW = (0, 10**9)
+WINDOW = MeasuredWindow(0, 10**9)
 FIVE = requests(  # TTFT 100, 300, 100, failed, 100 ms; TPOT 50, 50, 150 ms, failed, none
     request(0, 0, first_ms=100, last_ms=200, tokens=3),
     request(1, 0, first_ms=300, last_ms=400, tokens=3),
@@ -44,7 +45,7 @@ GAPS = events({0: [40, 60], 1: [50, 50], 2: [290, 10], 3: [], 4: []})
 
 
 def judge(
-    rows: pa.Table, token_events: pa.Table | None, slo: Slo, window: tuple[int, int] = WINDOW
+    rows: pa.Table, token_events: pa.Table | None, slo: Slo, window: MeasuredWindow = WINDOW
 ) -> Verdicts:
     return judge_values(limit_values(rows, token_events, window), slo)
 
@@ -243,8 +244,8 @@ def test_all_requests_due_in_the_window_are_judged_errors_included() -> None:
     slo = parse_slo("ttft<=1s")
     assert met(FIVE, GAPS, slo) == [True, True, True, False, True]
     assert met(FIVE, None, slo) == [True, True, True, False, True]
-    assert met(FIVE, GAPS, slo, (100_000_000, 200_000_000)) == [True, False]
-    assert met(FIVE, GAPS, slo, (5, 6)) == []
+    assert met(FIVE, GAPS, slo, MeasuredWindow(100_000_000, 200_000_000)) == [True, False]
+    assert met(FIVE, GAPS, slo, MeasuredWindow(5, 6)) == []
     assert met(requests(request(0, 0, phase="warmup"), failed_request(1, 0)), None, slo) == [False]
 
 

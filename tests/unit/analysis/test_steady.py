@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from orchestrator.analysis.metrics import steady_window_ns
+from orchestrator.analysis.metrics import steady_window
 from orchestrator.base.arrays import Floats
 from tests.unit.load.test_validity import poisson, processor_sharing, slots, table
 
@@ -42,7 +42,7 @@ def closed_loop(until_s: float, seed: int) -> tuple[Floats, Floats]:
 def window_s(due_s: Floats, done_s: Floats, duration_s: float) -> tuple[float, float]:
     due_ns, done_ns = ((instants * 1e9).astype(np.int64) for instants in (due_s, done_s))
     rows = table(len(due_s), scheduled_ns=due_ns, done_ns=done_ns)
-    start_ns, end_ns = steady_window_ns(None, duration_s, rows)
+    start_ns, end_ns = steady_window(None, duration_s, rows)
     return start_ns / 1e9, end_ns / 1e9
 
 
@@ -100,5 +100,5 @@ def test_overload_has_none_or_begins_late_and_nothing_at_all_has_none() -> None:
 
 
 def test_a_given_warm_up_is_the_begin_of_the_window() -> None:
-    assert steady_window_ns(2.0, 5.0, table(service_s=10.0)) == (2_000_000_000, 7_000_000_000)
-    assert steady_window_ns(0.0, 5.0, table(service_s=10.0)) == (0, 5_000_000_000)
+    assert steady_window(2.0, 5.0, table(service_s=10.0)) == (2_000_000_000, 7_000_000_000)
+    assert steady_window(0.0, 5.0, table(service_s=10.0)) == (0, 5_000_000_000)

@@ -20,6 +20,7 @@ from orchestrator.analysis.throughput import (
     output_tokens_by,
     token_batches,
 )
+from orchestrator.results.window import MeasuredWindow
 from tests.unit.results.builders import events, failed_request, request, requests
 
 
@@ -73,7 +74,7 @@ def test_failed_requests_bring_no_tokens() -> None:
 
 
 def test_a_window_is_cut_into_batches_of_equal_length() -> None:
-    batches = token_batches(arrays_of(THREE_TOKENS), (0, 2 * 10**9))
+    batches = token_batches(arrays_of(THREE_TOKENS), MeasuredWindow(0, 2 * 10**9))
     assert batches.sizes.tolist() == pytest.approx([0.2] * BATCHES)
     assert batches.amounts.tolist() == [1, 0, 0, 1, 0, 1, 0, 0, 0, 0]
 
@@ -113,7 +114,8 @@ def test_windows_side_by_side_add_up_to_the_whole(
     rows, token_events, instants = made
     edges = [edge * 10**6 for edge in (0, *sorted(cuts), 10_000)]
     stored_events = token_events if with_events else None
-    parts = [observe(rows, stored_events, window).delivered for window in itertools.pairwise(edges)]
+    windows = [MeasuredWindow(*bounds) for bounds in itertools.pairwise(edges)]
+    parts = [observe(rows, stored_events, window).delivered for window in windows]
     assert all(part.output_tokens >= -1e-9 for part in parts)
     assert sum(part.requests for part in parts) == rows.num_rows
     assert sum(part.input_tokens for part in parts) == sum(rows["input_tokens"].to_pylist())

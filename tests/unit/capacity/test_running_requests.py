@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from orchestrator.analysis.slo import judge, limit_values, targets_of
-from orchestrator.capacity.running_requests import ALL_NS, outcomes
+from orchestrator.capacity.running_requests import WHOLE_POINT, outcomes
 from orchestrator.load.point import OpenRequests, SoFar
 from orchestrator.spec.load import Slo
 from tests.unit.results.builders import events, failed_request, request, requests
@@ -28,7 +28,7 @@ def test_a_request_meets_while_the_probe_runs_what_its_row_meets_afterwards() ->
     stored = [
         test
         for slo in (FAST, WHOLE, P90)
-        for test in judge(limit_values(ROWS, GAPS, ALL_NS), slo).tests
+        for test in judge(limit_values(ROWS, GAPS, WHOLE_POINT), slo).tests
     ]
     assert found.tolist() == np.stack([test.met for test in stored], axis=-1).tolist()
     assert found.tolist() == [[False, False, False, True], [False] * 4, [True] * 4]

@@ -7,11 +7,12 @@ from typing import Any
 
 from orchestrator.analysis.slo import parse_slo
 from orchestrator.results.store import Store
+from orchestrator.results.window import MeasuredWindow
 from tests.unit.results.builders import commit_measurement, failed_request, request
 
 SLO_TEXT = "chat:ttft<=150ms,rag:ttft<=1s,rag:attainment>=0.5,attainment>=0.9"
 SLO = parse_slo(SLO_TEXT)
-WINDOW_NS = (0, 10**9)
+WINDOW = MeasuredWindow(0, 10**9)
 
 
 def rows_of(repeat: int) -> list[dict[str, Any]]:
@@ -40,6 +41,6 @@ def store_of_mix(folder: Path) -> Store:
             rows_of(repeat),
             attempt_id=f"a{repeat}",
             repeat=repeat,
-            window_end_ns=WINDOW_NS[1],
+            window_end_ns=WINDOW.end_ns,
         )
     return store

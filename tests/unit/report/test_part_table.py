@@ -21,7 +21,7 @@ from orchestrator.report.formats import csv_text, json_text
 from orchestrator.report.part_table import parts_text
 from orchestrator.report.written_form import TextForm
 from orchestrator.results.store import Store
-from tests.unit.report.mixes import SLO, SLO_TEXT, WINDOW_NS, rows_of, store_of_mix
+from tests.unit.report.mixes import SLO, SLO_TEXT, WINDOW, rows_of, store_of_mix
 from tests.unit.results.builders import commit_measurement, request, requests
 
 
@@ -47,7 +47,7 @@ def test_figures_of_a_part_are_those_of_its_requests_alone(uri: str, store: Stor
             by_part = {part.part: part.figures for part in of_repeat.part_figures}
             for part, found in by_part.items():
                 own = requests(*[row for row in rows_of(repeat) if row["part"] == part])
-                assert found == figures(observe(own, None, WINDOW_NS))
+                assert found == figures(observe(own, None, WINDOW))
         assert [part.part for part in point.part_figures] == ["chat", "rag"]
         chat, rag = (part.figures for part in point.part_figures)
         assert (chat.requests.scheduled, rag.requests.scheduled) == (16, 8)
@@ -100,7 +100,7 @@ def test_the_table_has_a_line_per_part_and_says_which_limit_fails(store: Store) 
 
 def test_points_of_other_workloads_have_no_parts(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path), "exp")
-    commit_measurement(store, "m", [request(0)], window_end_ns=WINDOW_NS[1])
+    commit_measurement(store, "m", [request(0)], window_end_ns=WINDOW[1])
     (point,) = load_points(store, SLO)
     document = point_document(point, [SLO])
     assert part_documents(document) == [] == point_json(document)["parts"]

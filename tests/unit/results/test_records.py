@@ -58,7 +58,7 @@ def test_what_is_written_comes_back(rows: list[Outer]) -> None:
 def test_a_record_takes_its_own_columns_of_a_wider_table() -> None:
     (row,) = rows_of(table_of([PointRow(**point_row("m0", "a0"))], PointRow), PointHead)
     assert type(row) is PointHead
-    assert (row.measurement_id, row.window_ns) == ("m0", (0, 10**10))
+    assert (row.measurement_id, row.window) == ("m0", (0, 10**10))
 
 
 def test_a_column_that_is_missing_is_named() -> None:

@@ -120,14 +120,14 @@ def test_whole_replicas_have_all_experts_whether_measured_or_simulated(tmp_path:
 def test_the_window_ends_after_the_duration_or_with_the_last_request(tmp_path: Path) -> None:
     rows = (request(0, 2000.0, last_ms=9000.0), request(1, 3000.0))
     begin_ns = 2 * SECOND_NS
-    assert window_ns(WARM_5_S, *rows) == (begin_ns, 7 * SECOND_NS)
+    assert window(WARM_5_S, *rows) == (begin_ns, 7 * SECOND_NS)
     # the end is not a part of the window, but the last request is
-    assert window_ns("requests: 2, warmup: 2s", *rows) == (begin_ns, 9 * SECOND_NS + 1)
-    assert window_ns("requests: 2, warmup: 2s") == (begin_ns, begin_ns)
+    assert window("requests: 2, warmup: 2s", *rows) == (begin_ns, 9 * SECOND_NS + 1)
+    assert window("requests: 2, warmup: 2s") == (begin_ns, begin_ns)
 
 
-def window_ns(load: str, *rows: Mapping[str, Any]) -> tuple[int, int]:
-    return record_of(load, *rows).row("x").window_ns
+def window(load: str, *rows: Mapping[str, Any]) -> tuple[int, int]:
+    return record_of(load, *rows).row("x").window
 
 
 def test_a_row_says_whether_a_steady_part_was_found() -> None:

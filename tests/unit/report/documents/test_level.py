@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.analysis.metrics import steady_window_ns
+from orchestrator.analysis.metrics import steady_window
 from orchestrator.analysis.slo import parse_slo
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.load.validity import judge
@@ -43,7 +43,7 @@ def document_of(
     load: LoadPoint = POINT,
 ) -> LevelDocument:
     """The document of a level with these requests."""
-    start_ns, _ = steady_window_ns(load.warmup_s, load.duration_s, requests)
+    start_ns, _ = steady_window(load.warmup_s, load.duration_s, requests)
     measured = MeasuredLevel(
         point=load,
         clients=1,
@@ -116,7 +116,7 @@ def test_each_class_of_error_has_its_commonest_message() -> None:
 def test_a_window_without_a_given_warm_up_begins_where_the_run_became_steady() -> None:
     load = replace(POINT, warmup_s=None, duration_s=30.0)
     requests = table(600, 20.0, 3.0)
-    start_ns, end_ns = steady_window_ns(None, 30.0, requests)
+    start_ns, end_ns = steady_window(None, 30.0, requests)
     document = document_of(requests, load=load)
     assert document.window_was_found
     assert document.window_start_s == start_ns / 1e9
@@ -126,8 +126,8 @@ def test_a_window_without_a_given_warm_up_begins_where_the_run_became_steady() -
 
 def test_the_window_ends_with_the_duration_or_with_the_last_request() -> None:
     requests = table()
-    assert steady_window_ns(2.0, 5.0, requests) == (2_000_000_000, 7_000_000_000)
-    assert steady_window_ns(0.0, None, requests) == (0, int(399 / 20 * 1e9) + 1_000_000_000 + 1)
+    assert steady_window(2.0, 5.0, requests) == (2_000_000_000, 7_000_000_000)
+    assert steady_window(0.0, None, requests) == (0, int(399 / 20 * 1e9) + 1_000_000_000 + 1)
 
 
 def test_a_level_whose_requests_failed_is_failing_whatever_the_client_did() -> None:
