@@ -87,13 +87,10 @@ INVALID = (
         "in {0:.1%} of requests the engine's token count is not what it streamed",
     ),
 )
-# Of an engine that applies it, every answer is what it was constrained to be, unless it was cut.
-CONSTRAINT_VIOLATED = EvidenceLimit(
-    "constraint_violated_share",
-    0.01,
-    "the constraint was not applied: {0:.1%} of the answers that were checked are not what they "
-    "had to be",
-)
+# Share of checked answers that may violate their constraint. Of an engine that applies it none does,
+# unless its answer was cut; but a few may, by a bug or by a check that is stricter.
+MAX_VIOLATED = 0.01
+VIOLATIONS_CONFIDENCE = 0.95  # that more than MAX_VIOLATED do, before the point is invalid
 CONSTRAINT_CUT = EvidenceLimit(
     "constraint_cut_share",
     0.1,
@@ -500,20 +497,73 @@ def _invalid(counts: RequestCounts, evidence: dict[str, float]) -> list[str]:
     return reasons
 
 
+@dataclass(frozen=True, slots=True)
+class Violations:
+    """The answers of a point, or of a part of a mix, that are not what they had to be."""
+
+    part: str | None
+    violated: int
+    checked: int
+
+    @property
+    def share(self) -> float:
+        return self.violated / self.checked
+
+    def least_share(self) -> float:
+        """The share that violates at least, with VIOLATIONS_CONFIDENCE: the lower bound of Clopper
+        and Pearson (1934), for answers that do not depend on each other.
+        """
+        if not self.violated:
+            return 0.0
+        from scipy.special import betaincinv  # imported late: `load` starts without scipy
+
+        free = self.checked - self.violated + 1
+        return float(betaincinv(self.violated, free, 1 - VIOLATIONS_CONFIDENCE))
+
+    def words(self) -> str:
+        words = (
+            f"{self.share:.1%} of the answers that were checked are not what they had to be "
+            f"({self.violated:,} of {self.checked:,}"
+        )
+        return words if self.part is None else f"in part {self.part!r} {words}"
+
+
+def _violations(counts: RequestCounts) -> list[Violations]:
+    """Those of each part of a mix. Where the constraint was applied in every part, it was in the
+    whole point.
+    """
+    parts = sorted(counts.constraint_checked, key=lambda part: part or "")
+    return [
+        Violations(part, counts.constraint_violated[part], counts.constraint_checked[part])
+        for part in parts
+    ]
+
+
 def _violated_constraints(counts: RequestCounts) -> list[str]:
-    """A sentence for each part of a mix whose constraint was not applied. Where it was applied in
-    every part, it was in the whole point.
+    """A sentence for each part of a mix whose constraint was not applied: more answers violate it
+    than MAX_VIOLATED, and more than chance explains where few were checked.
     """
     reasons = []
-    parts = sorted(counts.constraint_checked, key=lambda part: part or "")
-    for part in parts:
-        share = counts.constraint_violated[part] / counts.constraint_checked[part]
-        evidence = {CONSTRAINT_VIOLATED.figure: share}
-        if not CONSTRAINT_VIOLATED.is_exceeded(evidence):
-            continue
-        reason = CONSTRAINT_VIOLATED.words(evidence)
-        reasons.append(reason if part is None else f"in part {part!r} {reason}")
+    for violations in _violations(counts):
+        least = violations.least_share()
+        if least > MAX_VIOLATED:
+            reasons.append(
+                f"the constraint was not applied: {violations.words()}: at least {least:.1%}, with "
+                f"{VIOLATIONS_CONFIDENCE:.0%} confidence)"
+            )
     return reasons
+
+
+def _notes_on_violations(counts: RequestCounts) -> list[str]:
+    """That more answers than MAX_VIOLATED violate their constraint, where that may be chance."""
+    notes = []
+    for violations in _violations(counts):
+        if violations.share > MAX_VIOLATED >= violations.least_share():
+            notes.append(
+                f"{violations.words()}): too few to tell that the constraint was not applied, for "
+                f"which more than {MAX_VIOLATED:.0%} must be beyond chance"
+            )
+    return notes
 
 
 def _parts_sent_as_text(counts: RequestCounts, point: LoadPoint) -> frozenset[str | None]:
@@ -601,6 +651,7 @@ def _notes(
         notes += _exceeded([MANY_FAILED, CUT_OFF], evidence)
     notes += _notes_on_the_rate(evidence, point)
     notes += _exceeded([*NOTES, CONSTRAINT_CUT, CONSTRAINT_UNCHECKED], evidence)
+    notes += _notes_on_violations(counts)
     notes += _notes_on_hits(counts, evidence, point)
     notes += _notes_on_drafts(evidence, point)
     notes += _notes_on_fidelity(evidence, point)

@@ -878,11 +878,40 @@ def constrained(violated: int, cut: int = 0, rows: int = 400, cut_end: str = "le
 
 
 def test_a_constraint_that_was_not_applied_makes_a_point_invalid() -> None:
-    judged = verdict(constrained(violated=3))
+    judged = verdict(constrained(violated=6))
     assert judged.validity == "invalid"
-    assert judged.reasons[0].startswith("the constraint was not applied: 1.5% of the answers")
+    assert judged.reasons[0] == (
+        "the constraint was not applied: 3.0% of the answers that were checked are not what they "
+        "had to be (6 of 200: at least 1.3%, with 95% confidence)"
+    )
     # the answers that were cut tell nothing
-    assert verdict(constrained(violated=2, cut=150)).validity == "invalid"
+    assert verdict(constrained(violated=3, cut=150)).validity == "invalid"
+
+
+@pytest.mark.parametrize(
+    ("violated", "checked", "is_invalid"),
+    [
+        (1, 1, True),
+        (1, 20, False),  # 18 % of such samples have one or more if 1 % of all answers violate
+        (2, 20, True),
+        (10, 1000, False),
+        (15, 1000, False),
+        (16, 1000, True),
+    ],
+)
+@pytest.mark.parametrize("part", [None, "forms"])
+def test_as_many_answers_must_violate_as_chance_does_not_explain(
+    part: str | None, violated: int, checked: int, is_invalid: bool
+) -> None:
+    """The rule of a point is that of a part, which may have few answers."""
+    rows = max(400, checked)
+    met = [False] * violated + [True] * (checked - violated) + [None] * (rows - checked)
+    constraint = ["regex"] * checked + [None] * (rows - checked)
+    parts = [part] * checked + [None if part is None else "chat"] * (rows - checked)
+    judged = verdict(table(rows, part=parts, constraint=constraint, constraint_met=met))
+    assert (judged.validity == "invalid") == is_invalid
+    is_noted = any("too few to tell" in reason for reason in judged.reasons)
+    assert is_noted == (not is_invalid and violated / checked > 0.01)
 
 
 def constrained_parts(violated: Mapping[str, int], checked: Mapping[str, int]) -> pa.Table:
@@ -905,18 +934,18 @@ def test_a_constraint_that_one_small_part_of_a_mix_violates_makes_the_point_inva
     assert of_parts.evidence["constraint_violated_share"] < 0.01
     assert of_parts.validity == "invalid"
     assert of_parts.reasons[0] == (
-        "in part 'forms' the constraint was not applied: 100.0% of the answers that were checked "
-        "are not what they had to be"
+        "the constraint was not applied: in part 'forms' 100.0% of the answers that were checked "
+        "are not what they had to be (3 of 3: at least 36.8%, with 95% confidence)"
     )
 
 
 def test_only_the_parts_that_violate_their_constraints_are_named() -> None:
     checked = {"chat": 200, "forms": 100, "tools": 100}
-    judged = verdict(constrained_parts({"chat": 2, "forms": 100, "tools": 2}, checked))
-    reasons = [reason for reason in judged.reasons if "constraint" in reason]
-    assert [reason.split(" the constraint")[0] for reason in reasons] == [
-        "in part 'forms'",
-        "in part 'tools'",
+    judged = verdict(constrained_parts({"chat": 2, "forms": 100, "tools": 4}, checked))
+    reasons = [reason for reason in judged.reasons if "constraint was" in reason]
+    assert [reason.split(" of the answers")[0] for reason in reasons] == [
+        "the constraint was not applied: in part 'forms' 100.0%",
+        "the constraint was not applied: in part 'tools' 4.0%",
     ]
 
 
