@@ -30,8 +30,8 @@ class Chunk(NamedTuple):
 class DecodeStep(NamedTuple):
     """A step of decodes alone.
 
-    ``growth_s``: how much longer the next step of the same sequences is, whose context is one token
-    longer.
+    ``growth_s``: how much longer the next step takes, in which each of the same sequences has one
+    more token of context.
     """
 
     step_s: float
@@ -123,6 +123,9 @@ class Costs:
         chunks: list[Chunk],
         drafts: int = 0,
     ) -> float:
+        """See ``StepTimes.mixed``. ``drafts``: tokens that the step verifies beside one token of
+        each decode.
+        """
         tokens = decodes + drafts
         attention_s = context * self.context_s + windowed * self.window_s
         prefill_s = self.prefill_s if chunks else 0.0
@@ -158,9 +161,9 @@ def step_costs(
     compute_type = memory.compute_type(facts, settings)
     peak = tensor * device.flops_for(compute_type)
     peak_16_bit = tensor * device.flops_for("bfloat16")
-    if compute_type in memory.BYTES:
-        efficiency = constants.compute_efficiency
-    else:
+    computes_in_low_bits = compute_type not in memory.BYTES  # FP8, INT8 and the like
+    efficiency = constants.compute_efficiency
+    if computes_in_low_bits:
         efficiency = constants.low_bit_efficiency
     head_parameters = shape.vocab_size * shape.hidden_size
     experts = shape.num_experts_per_tok
@@ -246,16 +249,17 @@ def _attention(
     shape = facts.shape
     pair_flops = attention_pair_flops(shape)
     peak = settings.tensor_parallel_size * device.flops_for("bfloat16")
-    flops = peak * constants.attention_efficiency / shape.num_attention_heads
+    # the share of one head, because ``pair_flops`` are those of one head
+    head_flops_per_s = peak * constants.attention_efficiency / shape.num_attention_heads
     bandwidth = device.bandwidth_bytes_s * constants.kv_efficiency
     sliding_layers = facts.num_sliding_layers
     full_layers = shape.num_attention_layers - sliding_layers
-    decode_pair_s = decode_tokens * pair_flops.decode / flops
+    decode_pair_s = decode_tokens * pair_flops.decode / head_flops_per_s
     return _AttentionCosts(
         context_s=max(step.context_token / bandwidth, full_layers * decode_pair_s),
         window_s=max(step.window_token / bandwidth, sliding_layers * decode_pair_s),
-        attend_s=full_layers * pair_flops.prefill / flops,
-        attend_window_s=sliding_layers * pair_flops.prefill / flops,
+        attend_s=full_layers * pair_flops.prefill / head_flops_per_s,
+        attend_window_s=sliding_layers * pair_flops.prefill / head_flops_per_s,
     )
 
 
@@ -284,20 +288,20 @@ def _communication(
     link = device.link_bytes_s * constants.link_efficiency
     network = device.network_bytes_s * constants.link_efficiency
     token_bytes = shape.hidden_size * memory.dtype_bytes(settings.dtype)
-    reduces = 2 * shape.num_hidden_layers if tensor > 1 else 0
+    all_reduces = 2 * shape.num_hidden_layers if tensor > 1 else 0
     reduces_in_node = settings.nnodes == 1 or tensor <= settings.devices_per_node
     reduce_s = near_s if reduces_in_node else far_s
     reduce_bandwidth = link if reduces_in_node else network
     hop_s = far_s if settings.nnodes > 1 else near_s
     hop_bandwidth = network if settings.nnodes > 1 else link
-    step_s = reduces * (reduce_s + constants.collective_rank_s * tensor)
+    step_s = all_reduces * (reduce_s + constants.collective_rank_s * tensor)
     step_s += hops * hop_s
     # in a ring of n ranks, each of them sends 2 (n - 1) / n of what is reduced
-    token_s = reduces * token_bytes * 2 * (tensor - 1) / tensor / reduce_bandwidth
+    token_s = all_reduces * token_bytes * 2 * (tensor - 1) / tensor / reduce_bandwidth
     token_s += hops * token_bytes / hop_bandwidth
     if settings.enable_expert_parallel and settings.data_parallel_size > 1:
-        ways = 2 * shape.num_moe_layers
+        all_to_alls = 2 * shape.num_moe_layers  # to the experts of a layer, and back
         ranks = memory.expert_parallel_size(settings)
-        step_s += ways * (near_s + constants.collective_rank_s * ranks)
-        token_s += ways * shape.num_experts_per_tok * token_bytes / tensor / link
+        step_s += all_to_alls * (near_s + constants.collective_rank_s * ranks)
+        token_s += all_to_alls * shape.num_experts_per_tok * token_bytes / tensor / link
     return _CommunicationCosts(step_s, token_s)

@@ -22,24 +22,29 @@ class Tries:
         self._failures: Counter[tuple[str, FailureClass | FailureKind]] = Counter()
 
     def count(self, key: str, failure: Failure) -> bool:
-        """Count a failure under ``key``, and return whether its class allows another try.
+        """Count a failure, and return whether there may be another try.
 
-        ``key``: the id of a measurement, or a ``start_key``. Each class is counted separately.
-        Failures of UNLIMITED kinds always allow another try. This ends for points that the clients
-        slowed down, too: such a point fails only if the cluster has more clients for the next try,
-        and else stays marked ``client_bound`` (attempt.py: ``judged``).
+        ``key``: the id of the measurement that failed, or the ``start_key`` of the start. Each class
+        of failures is counted by itself, and allows so many tries more (``retries``). Kinds in
+        UNLIMITED always allow another one. Even for points that the clients slowed down, tries come
+        to an end: such a point counts as failed only while the cluster has more clients for the
+        next try (attempt.py: ``judged``).
         """
         if failure.kind in UNLIMITED:
             self._failures[key, failure.kind] += 1
             return True
-        self._failures[key, failure.failure_class] += 1
-        return self._failures[key, failure.failure_class] <= failure.failure_class.retries
+        failure_class = failure.failure_class
+        self._failures[key, failure_class] += 1
+        return self._failures[key, failure_class] <= failure_class.retries
 
     def of(self, key: str) -> int:
-        """How often the measurement with this id has failed or been spoilt, for whatever reason.
-        Each try sends other prompts.
+        """How often the measurement with this id has failed or been spoilt, for whatever reason. It
+        is the number of the next try, which sends other prompts than the tries before.
         """
-        failures = sum(number for (name, _), number in self._failures.items() if name == key)
+        failures = 0
+        for (failed_key, _), number in self._failures.items():
+            if failed_key == key:
+                failures += number
         return failures + self._spoilt.get(key, 0)
 
 

@@ -1,12 +1,13 @@
-"""The code blocks of Markdown pages, and what the comment above one says of it.
+"""The code blocks of Markdown pages, and what the comment above a block says about it.
 
-``<!-- not run: REASON -->`` leaves commands out that need a cluster or hours; of these, ``status``,
-``stop`` and ``watch`` are run.
-``<!-- run by: TEST, REASON -->`` leaves it to another test file, which reads it by ``blocks_run_by``.
-``<!-- emulated: REASON -->`` runs the commands with small sweeps of emulators as their files.
-``<!-- server: FOR WHOM -->`` starts a server that serves until the page is read.
-``<!-- file: NAME -->`` says under which name a reader is to save a block, and ``<!-- printed -->``
-that the commands above it print its lines.
+``<!-- not run: REASON -->``: its commands need a cluster or hours. They are not run, but for
+``status``, ``stop`` and ``watch``.
+``<!-- run by: TEST, REASON -->``: another test file runs it, which reads it by ``blocks_run_by``.
+``<!-- emulated: REASON -->``: its commands run with small sweeps of emulators as their files.
+``<!-- server: FOR WHOM -->``: its command starts a server, which serves until all of the page is
+read.
+``<!-- file: NAME -->``: a reader is to save it under this name.
+``<!-- printed -->``: the commands above it print its lines.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ GROUPS = {
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
-def errors_of_predictions(page: str, printed: str) -> None:
-    """Compares the table of errors with those that were printed of the published points."""
+def compare_prediction_errors(page: str, printed: str) -> None:
+    """Compares the page's table of errors with the errors that the command printed."""
     for row, group in GROUPS.items():
         (in_page,) = re.findall(rf"^\| {row} \|(.*)$", page, re.MULTILINE)
         (in_output,) = re.findall(rf"^{group} (.*)$", printed, re.MULTILINE)
@@ -37,17 +37,17 @@ def rounded_as(written: str, number: str) -> str:
     return f"{float(number):.{decimals}f}"
 
 
-def hours_of_simulation(page: str, printed: str) -> None:
+def compare_simulated_hours(page: str, printed: str) -> None:
     """Compares the simulated hours and deployments of the first page with those of its command."""
     (in_page,) = re.findall(r" (\d+) \[deployments\].*, (\d+) hours of \[starts\]", page)
     (hours,) = re.findall(r"^([\d.]+) h of virtual time", printed, re.MULTILINE)
     (deployments,) = re.findall(r"within model error \(all (\d+)\)", printed)
-    assert in_page == (deployments, rounded_as("1", hours))
+    assert in_page == (deployments, f"{float(hours):.0f}")
 
 
 CHECKS: Mapping[str, Callable[[str, str], None]] = {
-    MEASUREMENTS: errors_of_predictions,
-    "README.md": hours_of_simulation,
+    MEASUREMENTS: compare_prediction_errors,
+    "README.md": compare_simulated_hours,
 }
 
 

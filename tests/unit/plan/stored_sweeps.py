@@ -89,11 +89,17 @@ def store_attempt(
     ``error_class``. ``columns``: values of the row in ``points`` that differ from those of a valid
     attempt.
     """
-    ttft_by_part = ttft_ms if isinstance(ttft_ms, Mapping) else {None: ttft_ms}
+    ttft_by_part: dict[str | None, float]
+    if isinstance(ttft_ms, Mapping):
+        ttft_by_part = {**ttft_ms}
+    else:
+        ttft_by_part = {None: ttft_ms}
+    parts = cycle(ttft_by_part)
     rows = []
-    for number, (part, ttft) in zip(range(100), cycle(ttft_by_part.items()), strict=False):
+    for number in range(100):
+        part = next(parts)
         due_ms = number * 100
-        first_ms = due_ms + ttft
+        first_ms = due_ms + ttft_by_part[part]
         if number < failed:
             rows.append(failed_request(number, due_ms, error_class, part=part))
             continue
@@ -108,7 +114,7 @@ def store_attempt(
             )
         )
     row = deployment_row(plan.deployment(point.deployment_id), plan.name)
-    asked = {
+    request_columns = {
         "workload_json": point.workload.model_dump_json(exclude_defaults=True),
         "load_json": json.dumps(point.load.rules(point.level)),
         "repeat": repeat,
@@ -123,7 +129,7 @@ def store_attempt(
         experiment=plan.name,
         control=point.level.control,
         level=point.level.value,
-        **asked | columns,
+        **request_columns | columns,
     )
 
 
