@@ -62,8 +62,8 @@ class SimulatedLaunch:
         so_far = self._so_far
         began_unix_ns = self._clock.unix_ns
         number = so_far.launches[self._deployment.id]
-        rules = so_far.models.rules_digest(self._deployment)
-        row = launch_row(self._deployment, so_far.store.experiment, began_unix_ns)
+        rules = so_far.inputs.models.rules_digest(self._deployment)
+        row = launch_row(self._deployment, so_far.inputs.store.experiment, began_unix_ns)
         launch_id = launch_id_at(began_unix_ns, self._deployment.id, number, rules)
         return replace(row, launch_id=launch_id, simulated=True)
 
@@ -77,7 +77,7 @@ class SimulatedLaunch:
         so_far.tell(Event("launch", text, self._deployment.label, self._row.launch_id))
         failure: Failure | None = None
         try:
-            model = so_far.models.step_model(self._deployment)
+            model = so_far.inputs.models.step_model(self._deployment)
         except NotPredictable as reason:
             text = with_option(str(reason), reason.fact)
             failure = Failure(FailureKind.NOT_SIMULATED, f"It cannot be simulated: {text}.")
@@ -143,7 +143,7 @@ class SimulatedLaunch:
             )
             self._settle(stored.committed, stored.failure)
             return
-        simulated = so_far.points.attempt(engines, point, self._work.watch, began_unix_ns)
+        simulated = so_far.inputs.points.attempt(engines, point, self._work.watch, began_unix_ns)
         clock.go_on(simulated.took_s)
         so_far.state.took(expected_s(following.point), simulated.took_s)
         attempt = simulated.attempt
@@ -184,7 +184,7 @@ class SimulatedLaunch:
             self._row,
             began_unix_ns=self._clock.unix_ns,
         )
-        return commit_attempt(self._so_far.store, record, self._clock.unix_ns)
+        return commit_attempt(self._so_far.inputs.store, record, self._clock.unix_ns)
 
     def _settle(
         self, committed: Committed, failure: Failure | None, given_up: bool = False
@@ -243,5 +243,5 @@ class SimulatedLaunch:
             so_far.stored.repeated(self._stored)
             return
         commit_launch(
-            so_far.store, self._deployment, row, events, created_unix_ns=self._clock.unix_ns
+            so_far.inputs.store, self._deployment, row, events, created_unix_ns=self._clock.unix_ns
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from orchestrator.base.errors import Failure
 from orchestrator.plan.model import Deployment, Plan
@@ -27,37 +27,61 @@ from orchestrator.sweep.launch_lifecycle import close
 from orchestrator.sweep.state import MeasurementCounts, SweepState
 
 
-class SweepSoFar:
-    """The state of a simulated sweep. ``plan`` must have predictions. ``stop`` is set when the user
-    ends the simulation.
+@dataclass(frozen=True, slots=True)
+class SimulationInputs:
+    """What a simulation has from its beginning to its end. ``plan`` has predictions. ``stop`` is
+    set when the user ends the simulation.
     """
 
-    def __init__(self, plan: Plan, store: Store, listener: Listener, stop: threading.Event) -> None:
-        self.plan = plan
-        self.store = store
+    plan: Plan
+    store: Store
+    listener: Listener
+    stop: threading.Event
+    points: PointSimulator
+    models: EngineModels
+    order: QueueOrder
+
+    @classmethod
+    def of(
+        cls, plan: Plan, store: Store, listener: Listener, stop: threading.Event
+    ) -> SimulationInputs:
         limits = [limit for slo in plan.slos for limit in slo.limits]
         wants_gaps = any(limit.of == "itl_p99" for limit in limits)
-        self.points = PointSimulator(wants_gaps, plan.assumptions)
-        self.models = EngineModels(plan)
-        self.stored = LaunchesToRepeat()
-        self._order = QueueOrder.of(plan)
-        # estimated for all that waits, when the launch that runs began
-        self._left_s = 0.0
-        self._listener = listener
-        self._stop = stop
-        self.begin({})
+        return cls(
+            plan=plan,
+            store=store,
+            listener=listener,
+            stop=stop,
+            points=PointSimulator(wants_gaps, plan.assumptions),
+            models=EngineModels(plan),
+            order=QueueOrder.of(plan),
+        )
 
-    def begin(self, committed: Mapping[str, Committed]) -> None:
-        """Queue every deployment that runs, at the beginning of time. ``committed``: measurement id
-        -> its outcome; these measurements are not made.
-        """
-        plan = self.plan
-        self.state = SweepState()
+
+class SweepSoFar:
+    """The state of a simulated sweep. At first every deployment that runs is queued, and no time
+    has passed.
+
+    ``committed``: measurement id -> its outcome; these measurements are not made. ``stored``: the
+    launches of an earlier simulation that come first.
+    """
+
+    def __init__(self, inputs: SimulationInputs, committed: Mapping[str, Committed]) -> None:
+        self.inputs = inputs
         self.clock = VirtualClock()
-        self.budget = SweepBudget(_without_wall_time(plan.budget), self.state, self._now_s)
+        self.state = SweepState()
+        limits = _without_wall_time(inputs.plan.budget)
+        self.budget = SweepBudget(limits, self.state, self._now_s)
+        self.queue = SimulatedQueue(inputs.plan, inputs.order, committed)
+        self.stored = LaunchesToRepeat()
         self.launches: Counter[str] = Counter()  # deployment id -> number of committed launches
         self._events: list[Event] = []  # since the last commit of a launch
-        self.queue = SimulatedQueue(plan, self._order, committed)
+        # estimated for all that waits, when the launch that runs began
+        self._left_s = 0.0
+
+    @property
+    def plan(self) -> Plan:
+        return self.inputs.plan
 
     def _now_s(self) -> float:
         return self.clock.now_s
@@ -65,7 +89,7 @@ class SweepSoFar:
     @property
     def is_stopped(self) -> bool:
         """Whether the user ends the simulation. Launches that are stored are repeated first."""
-        return self._stop.is_set() and not self.stored.are_left
+        return self.inputs.stop.is_set() and not self.stored.are_left
 
     def tell(self, item: Event | Phase) -> None:
         """Pass on what happened, at the time of the simulation."""
@@ -73,7 +97,7 @@ class SweepSoFar:
             item = replace(item, unix_ns=self.clock.unix_ns)
             self._events.append(item)
         if not self.stored.are_left:  # what is repeated was told by the earlier simulation
-            self._listener(item)
+            self.inputs.listener(item)
 
     def take_events(self) -> list[Event]:
         """The events since the last call, for the launch that stores them."""

@@ -25,7 +25,7 @@ from orchestrator.results.records import Committed, LaunchRow
 from orchestrator.results.schemas import rows_of
 from orchestrator.results.store import Store, first_ok
 from orchestrator.simulation.launch import SimulatedLaunch
-from orchestrator.simulation.so_far import SweepSoFar
+from orchestrator.simulation.so_far import SimulationInputs, SweepSoFar
 from orchestrator.simulation.stored import (
     CommittedLaunch,
     LaunchesToRepeat,
@@ -59,12 +59,11 @@ class SimulatedSweep:
     """
 
     def __init__(self, plan: Plan, store: Store, listener: Listener, stop: threading.Event) -> None:
+        self._inputs = SimulationInputs.of(plan, store, listener, stop)
         self._plan = plan
         self._store = store
-        self._listener = listener
-        self._stop = stop
         self._named_files = 0
-        self._so_far = SweepSoFar(plan, store, listener, stop)
+        self._so_far = SweepSoFar(self._inputs, committed={})
 
     def run(self) -> SimulationReport:
         """Simulate everything that is left."""
@@ -74,14 +73,14 @@ class SimulatedSweep:
         skipped = self._so_far.state.counts.skipped
         text = f"{counted(total, 'measurement')} to do, {skipped} already done"
         # told but not stored: what was there already is not part of the result
-        self._listener(Event("sweep", text, data={"total": total, "skipped": skipped}))
+        self._inputs.listener(Event("sweep", text, data={"total": total, "skipped": skipped}))
         self._store.computed.name_files_by(self._name_of_file)
         self._store.pooled.name_files_by(self._name_of_file)
         # never by time, so that the same files are written each time
         with self._store.computed.buffered(math.inf, time.monotonic):
-            while self._so_far.queue.waiting and not self._stop.is_set():
+            while self._so_far.queue.waiting and not self._inputs.stop.is_set():
                 self._next_launch()
-            self._listener(Phase(SWEEP, SweepStep.STORE_FIGURES))
+            self._inputs.listener(Phase(SWEEP, SweepStep.STORE_FIGURES))
         left = self._so_far.queue.left
         if not left:
             compute_ahead(self._store)
@@ -96,7 +95,6 @@ class SimulatedSweep:
             while self._so_far.stored.are_left:
                 self._next_launch()
         except PlanChanged:
-            self._so_far.stored = LaunchesToRepeat()
             self._go_on_otherwise(launches)
 
     def _go_on_otherwise(self, launches: Sequence[CommittedLaunch]) -> None:
@@ -110,25 +108,23 @@ class SimulatedSweep:
         # the attempt that is ok, else the last one
         committed = {attempt.measurement_id: attempt for attempt in attempts}
         committed |= first_ok(attempts)
-        self._so_far.begin(committed)
+        so_far = SweepSoFar(self._inputs, committed=committed)
+        self._so_far = so_far
         for launch in launches:
-            self._so_far.launches[launch.manifest.deployment_id] += 1
-            self._so_far.clock.unix_ns = max(
-                self._so_far.clock.unix_ns, launch.manifest.created_unix_ns
-            )
+            so_far.launches[launch.manifest.deployment_id] += 1
+            so_far.clock.unix_ns = max(so_far.clock.unix_ns, launch.manifest.created_unix_ns)
         self._add_spent([launch.manifest for launch in launches])
-        for (
-            work
-        ) in self._so_far.queue.waiting.values():  # after all exist: each sees what others hold
-            if self._so_far.launches[work.deployment.id] and work.races:
+        # after all of them exist, so that each sees what the others hold
+        for work in so_far.queue.waiting.values():
+            if so_far.launches[work.deployment.id] and work.races:
                 work.yield_to_others()  # it has been launched before, and has yielded to others
             work.follow_race()
-            self._so_far.state.count(
+            so_far.state.count(
                 MeasurementCounts(skipped=work.earlier.skipped, refused=work.earlier.refused)
             )
         self._put_aside()
         runnable = {deployment.id for deployment in self._plan.runnable()}
-        self._so_far.queue.shortlist.chosen |= self._so_far.launches.keys() & runnable
+        so_far.queue.shortlist.chosen |= so_far.launches.keys() & runnable
 
     def _add_spent(self, launches: Sequence[Manifest]) -> None:
         """Add what committed launches used of the budget."""

@@ -9,7 +9,7 @@ from orchestrator.results.records import LaunchRow
 from orchestrator.results.schemas import rows_of
 from orchestrator.results.store import Store
 from orchestrator.simulation.launch import SimulatedLaunch
-from orchestrator.simulation.so_far import SweepSoFar
+from orchestrator.simulation.so_far import SimulationInputs, SweepSoFar
 from orchestrator.simulation.virtual_clock import EPOCH_NS
 from orchestrator.sweep.deployment_work import DeploymentWork
 from tests.unit.simulation.builders import EXPERIMENT, planned
@@ -24,7 +24,8 @@ class Sweep:
         plan = planned(text)
         self.stop = threading.Event()
         self.store = Store.open(str(folder), plan.name)
-        self.so_far = SweepSoFar(plan, self.store, lambda item: None, self.stop)
+        inputs = SimulationInputs.of(plan, self.store, lambda item: None, self.stop)
+        self.so_far = SweepSoFar(inputs, committed={})
 
     @property
     def work(self) -> DeploymentWork:

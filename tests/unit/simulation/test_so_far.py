@@ -12,7 +12,7 @@ from orchestrator.plan.model import Deployment
 from orchestrator.results.events import Event
 from orchestrator.results.phases import Phase
 from orchestrator.results.store import Store
-from orchestrator.simulation.so_far import SweepSoFar
+from orchestrator.simulation.so_far import SimulationInputs, SweepSoFar
 from orchestrator.simulation.virtual_clock import EPOCH_NS
 from tests.unit.simulation.builders import planned
 
@@ -27,7 +27,8 @@ def sweep_of(tmp_path: Path) -> SweepOf:
         plan = planned(budget=f"budget: {budget}")
         heard: list[Event | Phase] = [] if told is None else told
         store = Store.open(str(tmp_path), plan.name)
-        return SweepSoFar(plan, store, heard.append, threading.Event())
+        inputs = SimulationInputs.of(plan, store, heard.append, threading.Event())
+        return SweepSoFar(inputs, committed={})
 
     return sweep_of
 
