@@ -65,6 +65,14 @@ _MAX_REQUESTS = 3000  # only so many requests of a sample are used, the first on
 
 
 @dataclass(frozen=True, slots=True)
+class _Served:
+    """Requests, and when each of them was served."""
+
+    schedule: Trace
+    times: RequestTimes
+
+
+@dataclass(frozen=True, slots=True)
 class FitSample:
     """One replica's share of one measured point. Arrays have one entry per answered request, in the
     order sent.
@@ -79,6 +87,11 @@ class FitSample:
     level: float
     concurrency: int | None  # closed loop: requests in flight on this replica
     times: RequestTimes  # measured
+
+    @property
+    def served(self) -> _Served:
+        """The requests as they were measured."""
+        return _Served(self.schedule, self.times)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +131,14 @@ class Fit:
     # error of samples that the constants were not fitted to; None: there are too few samples
     held_out_error: dict[str, float] | None
     by_sample: Errors
-    by_field: dict[str, Errors]
+    by_field: dict[str, Errors]  # by the setting, or ``level``, in which samples differ
 
 
 def fit(
     uri: str,
     profile: Profile | None = None,
     engine: str | None = None,
+    *,
     with_emulated: bool = False,
 ) -> Fit:
     """Calibrate on the results at ``uri``. ``profile``: what to imitate, if that is not what the
@@ -134,7 +148,7 @@ def fit(
     kind of device. Raises InputError when they do not, or when there is nothing to fit.
     """
     base = profile or Profile()
-    stored = read_samples(uri, base, with_emulated)
+    stored = read_samples(uri, base, with_emulated=with_emulated)
     samples = [
         sample for sample in stored.samples if engine is None or sample.settings.engine == engine
     ]
@@ -218,39 +232,40 @@ def calibrate(samples: Sequence[FitSample], start: Constants) -> Calibration:
     start = start.model_copy(update={"jitter": 0.0})
     names = [name for name in FITTED if _matters(name, samples, start)]
     search = _ConstantSearch(samples, start, names)
-    position = search.minimum(_best_corner(search))
-    fewest, position = _without_undetermined(search, position)
-    constants = fewest.at(position)
+    minimum = _Minimum(search, search.minimum(_best_corner(search)))
+    determined = _without_undetermined(minimum)
+    constants = determined.search.at(determined.position)
     spread = search.spread(search.position(constants))
     return Calibration(
         constants=with_jitter(samples, constants),
         spread=dict(zip(names, spread.round(4).tolist(), strict=True)),
-        undetermined=tuple(name for name in names if name not in fewest.names),
+        undetermined=tuple(name for name in names if name not in determined.search.names),
     )
 
 
-def _without_undetermined(
-    search: _ConstantSearch, position: Floats
-) -> tuple[_ConstantSearch, Floats]:
-    """The search over only those constants that the samples determine, and its minimum. The least
+def _without_undetermined(minimum: _Minimum) -> _Minimum:
+    """The minimum of a search over only those constants that the samples determine. The least
     determined constant is left out first, as long as the others explain the samples without it.
     """
-    while len(search.names) > 1:
-        spread = search.spread(position)
+    while len(minimum.search.names) > 1:
+        spread = minimum.search.spread(minimum.position)
         if spread.max() <= _UNDETERMINED:
             break
-        least_shown = int(spread.argmax())
-        fewer = search.without(search.names[least_shown])
-        minimum = fewer.minimum(np.delete(position, least_shown))
-        if fewer.noise(minimum) > max(_PRIOR, _NOISE_GROWTH * search.noise(position)):
+        least_determined = int(spread.argmax())
+        search = minimum.search.without(minimum.search.names[least_determined])
+        fewer = _Minimum(search, search.minimum(np.delete(minimum.position, least_determined)))
+        if fewer.noise > max(_PRIOR, _NOISE_GROWTH * minimum.noise):
             break  # the samples determine it, if not well
-        search = fewer
-        position = minimum
-    return search, position
+        minimum = fewer
+    return minimum
 
 
 class _ConstantSearch:
-    """Searches the values of some constants, as logarithms, that come closest to the samples."""
+    """Searches the values of some constants that come closest to the samples.
+
+    A *position* has the logarithm of each of these constants, in the order of ``names``. The other
+    constants are those of ``start``.
+    """
 
     def __init__(self, samples: Sequence[FitSample], start: Constants, names: list[str]) -> None:
         self._samples = samples
@@ -264,9 +279,11 @@ class _ConstantSearch:
         return _ConstantSearch(self._samples, self._start, others)
 
     def position(self, constants: Constants) -> Floats:
+        """Where these constants are."""
         return np.log([max(getattr(constants, name), _LEAST) for name in self.names])
 
     def at(self, position: Floats) -> Constants:
+        """All constants at a position."""
         values = np.exp(np.clip(position, -18, 5)).tolist()
         return self._start.model_copy(update=dict(zip(self.names, values, strict=True)))
 
@@ -287,6 +304,7 @@ class _ConstantSearch:
         engine, and narrow differences would show the jumps.
         """
         here = self.residuals(position)
+        # each step changes one constant
         steps = _STEP * np.eye(len(position))
         columns = [(self.residuals(position + step) - here) / _STEP for step in steps]
         return np.stack(columns, axis=1)
@@ -318,8 +336,22 @@ class _ConstantSearch:
         return max(_PRIOR, self.noise(position)) * np.sqrt(variances)
 
 
+@dataclass(frozen=True, slots=True)
+class _Minimum:
+    """A search, and the position at which its constants come closest to the samples."""
+
+    search: _ConstantSearch
+    position: Floats
+
+    @property
+    def noise(self) -> float:
+        return self.search.noise(self.position)
+
+
 def _best_corner(search: _ConstantSearch) -> Floats:
-    """The best of several points to start from: with queues a search may end in a local minimum."""
+    """The best of several positions to start from: where requests queue, a search may end in a
+    local minimum.
+    """
     corners: list[Floats] = []
     for efficiency, compute, overhead in itertools.product((1, 0.6), (1, 0.5), (2, 1, 0.3)):
         scales = [_scale(name, efficiency, compute, overhead) for name in search.names]
@@ -328,7 +360,9 @@ def _best_corner(search: _ConstantSearch) -> Floats:
 
 
 def _scale(name: str, efficiency: float, compute: float, overhead: float) -> float:
-    """The factor of one constant at a corner."""
+    """The factor of one constant at a corner. All efficiencies are scaled by ``efficiency``, those
+    of computing by ``compute`` too, and the other constants by ``overhead``.
+    """
     if not name.endswith("efficiency"):
         return overhead
     return efficiency * compute if "compute" in name else efficiency
@@ -371,9 +405,8 @@ def _log_ratios(sample: FitSample, constants: Constants) -> Floats:
     Means are taken because the latency of one request jumps by whole steps when a constant moves a
     little. Groups are formed because short and long prompts together tell overheads from work.
     """
-    measured = _latencies(sample.schedule, sample.times)[:, sample.measure]
-    schedule, times = _simulated(sample, constants)
-    simulated = _latencies(schedule, times)[:, sample.measure]
+    measured = _latencies(sample.served)[:, sample.measure]
+    simulated = _latencies(_simulated(sample, constants))[:, sample.measure]
     ratios = np.log(np.maximum(simulated, _LEAST) / np.maximum(measured, _LEAST))
     order = np.argsort(sample.schedule.prompt_tokens[sample.measure], kind="stable")
     groups = [ratios[:, group] for group in np.array_split(order, min(_GROUPS, len(order)))]
@@ -407,6 +440,7 @@ def _summary(errors: Errors) -> dict[str, float]:
 
 
 def errors_of(sample: FitSample, constants: Constants) -> dict[str, float]:
+    """|simulated / measured - 1| of a sample, by figure."""
     simulated = _simulated_figures(sample, constants)
     errors = np.abs(simulated / _measured_figures(sample) - 1)
     return {name: round(float(error), 4) for name, error in zip(FIGURES, errors, strict=True)}
@@ -414,8 +448,8 @@ def errors_of(sample: FitSample, constants: Constants) -> dict[str, float]:
 
 def _simulated_figures(sample: FitSample, constants: Constants) -> Floats:
     """FIGURES of a sample's requests as the model would serve them."""
-    schedule, times = _simulated(sample, constants)
-    return figures(schedule, times, sample.measure)
+    served = _simulated(sample, constants)
+    return figures(served.schedule, served.times, sample.measure)
 
 
 def _measured_figures(sample: FitSample) -> Floats:
@@ -423,16 +457,16 @@ def _measured_figures(sample: FitSample) -> Floats:
     return figures(sample.schedule, sample.times, sample.measure)
 
 
-def _simulated(sample: FitSample, constants: Constants) -> tuple[Trace, RequestTimes]:
-    """A sample's requests, and when the model would serve them. In closed loop the requests arrive
-    when the simulation sends them.
+def _simulated(sample: FitSample, constants: Constants) -> _Served:
+    """A sample's requests as the model would serve them. In closed loop they arrive when the
+    simulation sends them.
     """
     model = _model(sample, constants)
     schedule = sample.schedule
     ranks = sample.settings.data_parallel_size
     if sample.concurrency is None:
-        return schedule, run(model, schedule, ranks)
-    return run_closed(
+        return _Served(schedule, run(model, schedule, ranks))
+    schedule, times = run_closed(
         model,
         schedule.prompt_tokens,
         schedule.output_tokens,
@@ -440,10 +474,13 @@ def _simulated(sample: FitSample, constants: Constants) -> tuple[Trace, RequestT
         ranks,
         schedule.cached_tokens,
     )
+    return _Served(schedule, times)
 
 
-def _latencies(schedule: Trace, times: RequestTimes) -> Floats:
+def _latencies(served: _Served) -> Floats:
     """A row of TTFT and a row of TPOT, in seconds; NaN for the TPOT of an answer of one token."""
+    schedule = served.schedule
+    times = served.times
     steps = np.where(schedule.output_tokens > 1, schedule.output_tokens - 1, np.nan)
     tpot = (times.last_token_s - times.first_token_s) / steps
     return np.stack([times.first_token_s - schedule.arrival_s, tpot])
@@ -451,7 +488,7 @@ def _latencies(schedule: Trace, times: RequestTimes) -> Floats:
 
 def figures(schedule: Trace, times: RequestTimes, measure: Bools) -> Floats:
     """FIGURES of the requests in ``measure``, in seconds since they were sent; at least 1e-6."""
-    ttft, tpot = _latencies(schedule, times)[:, measure]
+    ttft, tpot = _latencies(_Served(schedule, times))[:, measure]
     e2e = (times.last_token_s - schedule.arrival_s)[measure]
     values = [
         _quantile(ttft, 0.5),
@@ -474,7 +511,7 @@ _REQUESTS = (
 )  # fmt: skip
 
 
-def read_samples(uri: str, profile: Profile, with_emulated: bool = False) -> StoredSamples:
+def read_samples(uri: str, profile: Profile, *, with_emulated: bool = False) -> StoredSamples:
     """One sample for each replica of every committed point at ``uri`` that an engine answered.
     Simulated points are left out, because they are not measurements.
     """
@@ -497,20 +534,21 @@ def read_samples(uri: str, profile: Profile, with_emulated: bool = False) -> Sto
         if deployment is None or deployment.router is not None:
             continue
         rows = requests.filter(pc.equal(requests["measurement_id"], point.measurement_id))
-        for number in sorted(set(rows["replica"].to_pylist())):
-            of_replica = rows.filter(pc.equal(rows["replica"], number)).sort_by("sent_ns")
+        for replica_index in sorted(set(rows["replica"].to_pylist())):
+            of_replica = rows.filter(pc.equal(rows["replica"], replica_index)).sort_by("sent_ns")
             name = (
                 f"{deployment.label} {point.control}={point.level:g} "
-                f"{point.measurement_id[:8]} replica {number}"
+                f"{point.measurement_id[:8]} replica {replica_index}"
             )
-            first = of_replica.slice(0, _MAX_REQUESTS)
-            samples.append(_sample(name, deployment, point, first, profile))
+            first_requests = of_replica.slice(0, _MAX_REQUESTS)
+            samples.append(_sample(name, deployment, point, first_requests, profile))
     return StoredSamples(samples, emulated_points)
 
 
 def _sample(
     name: str, deployment: DeploymentRow, point: PointHead, rows: pa.Table, profile: Profile
 ) -> FitSample:
+    """The sample of one replica. ``rows``: its answered requests, in the order sent."""
     settings = EngineSettings.model_validate(parsed_settings(deployment.settings_json))
     hardware = Hardware(name=deployment.hardware, accelerator=deployment.accelerator)
     if hardware.is_cpu and not profile.accelerator:
