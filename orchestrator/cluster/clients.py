@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Generic, Protocol
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol
 
 from orchestrator.base.errors import NoClient, PlacementError, ResultsError
 from orchestrator.base.redaction import redact
@@ -495,15 +495,27 @@ def owner_of(store: Store) -> Owner:
     )
 
 
+class _Disturbance(NamedTuple):
+    """How much a new client would disturb on a machine: the smaller, by the first field in which
+    two machines differ, the less. ``clients``: how many clients are there already. ``node_id``
+    breaks ties.
+    """
+
+    avoidance: Avoidance
+    has_gpus: bool
+    clients: int
+    node_id: str
+
+
 def _disturbance(
     machine: Machine, avoid: Mapping[str, Avoidance], nodes_of_clients: Sequence[str]
-) -> tuple[Avoidance, bool, int, str]:
-    """How much a new client would disturb on a machine, as a sort key: least away from engines, off
-    GPU nodes, and where few clients are. ``nodes_of_clients``: the node of each client.
+) -> _Disturbance:
+    """How much a new client would disturb on a machine. ``nodes_of_clients``: the node of each
+    client.
     """
-    return (
-        avoid.get(machine.node_id, Avoidance.NONE),
-        machine.gpus > 0,
-        nodes_of_clients.count(machine.node_id),
-        machine.node_id,
+    return _Disturbance(
+        avoidance=avoid.get(machine.node_id, Avoidance.NONE),
+        has_gpus=machine.gpus > 0,
+        clients=nodes_of_clients.count(machine.node_id),
+        node_id=machine.node_id,
     )

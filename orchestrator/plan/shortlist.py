@@ -72,15 +72,28 @@ class FrontierPlace:
     is_candidate: bool
 
 
+class _Precedence(NamedTuple):
+    """Which candidate is taken first: the highest, by the first field in which two differ.
+
+    ``nearness``: how near the deployment comes to the leader of a contest, or at its best load to
+    the frontier. ``tie_breaker``: the most that it may hold; on a frontier, how near it comes on
+    average.
+    """
+
+    nearness: float
+    tie_breaker: float
+    is_sure_to_fit: bool
+
+
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """A deployment with a prediction. ``precedence``: the highest is taken first.
-    ``reason_behind``: why the deployment is left out if it is not a candidate.
+    """A deployment with a prediction. ``reason_behind``: why the deployment is left out if it is
+    not a candidate.
     """
 
     deployment: Deployment
     is_candidate: bool
-    precedence: tuple[float, ...]
+    precedence: _Precedence
     reason_behind: LeftOut
 
     def left_out(self) -> LeftOut:
@@ -174,10 +187,7 @@ def _applicants(plan: Plan) -> _Applicants:
 def _by_precedence(judged: Iterable[_Judged]) -> list[Deployment]:
     """The candidates, those predicted best first; of equals, those that are sure to fit."""
     candidates = [judgement for judgement in judged if judgement.is_candidate]
-    candidates.sort(
-        key=lambda judgement: (*judgement.precedence, judgement.deployment.status == "planned"),
-        reverse=True,
-    )
+    candidates.sort(key=lambda judgement: judgement.precedence, reverse=True)
     return [candidate.deployment for candidate in candidates]
 
 
@@ -314,7 +324,11 @@ def _judged_by_limits(deployments: Sequence[Deployment], per: Objective) -> dict
         judged[deployment.id] = _Judged(
             deployment=deployment,
             is_candidate=bool(leading),
-            precedence=(share_of_best(nearest, best), nearest.upper),
+            precedence=_Precedence(
+                nearness=share_of_best(nearest, best),
+                tie_breaker=nearest.upper,
+                is_sure_to_fit=deployment.status == "planned",
+            ),
             reason_behind=LeftOut(
                 why="behind",
                 workload=nearest.contest.workload,
@@ -338,16 +352,22 @@ def _may_lead(standing: PredictedStanding, leader: PredictedStanding) -> bool:
 def _judged_by_frontier(deployments: Sequence[Deployment], per: Objective) -> dict[str, _Judged]:
     """By id, the deployments with a prediction. Candidates are those that may be on a frontier."""
     places = _frontier_places(deployments, per)
-    return {
-        deployment.id: _Judged(
+    judged: dict[str, _Judged] = {}
+    for deployment in deployments:
+        place = places.get(deployment.id)
+        if place is None:
+            continue
+        judged[deployment.id] = _Judged(
             deployment=deployment,
-            is_candidate=places[deployment.id].is_candidate,
-            precedence=(places[deployment.id].share, places[deployment.id].mean_share),
+            is_candidate=place.is_candidate,
+            precedence=_Precedence(
+                nearness=place.share,
+                tie_breaker=place.mean_share,
+                is_sure_to_fit=deployment.status == "planned",
+            ),
             reason_behind=LeftOut(why="behind"),
         )
-        for deployment in deployments
-        if deployment.id in places
-    }
+    return judged
 
 
 def _frontier_places(deployments: Sequence[Deployment], per: Objective) -> dict[str, FrontierPlace]:
