@@ -1003,7 +1003,9 @@ def _dataset_workload(
 
 
 def _check_arrivals(options: LoadOptions, problems: list[Problem]) -> None:
-    """Reports arrivals that no option can describe, or that have no rate."""
+    """Reports ``--arrivals`` where no rate needs them, a shape that the process does not have, and
+    a process for which there is no option.
+    """
     arrivals = _arrivals_option(options.arrivals)
     process = arrivals.process
     if process is None:
@@ -1012,21 +1014,32 @@ def _check_arrivals(options: LoadOptions, problems: list[Problem]) -> None:
     is_replayed = process == "trace" and options.trace is not None and options.concurrency is None
     if not is_open_loop and not is_replayed:
         problems.append(Problem("--arrivals is for --rate"))
-    processes = _drawn_processes()
-    if arrivals.shape is not None and process != "gamma":
-        problems.append(Problem(f"--arrivals {options.arrivals}: only gamma has a shape"))
-    elif arrivals.shape is not None and arrivals.burstiness is None:
-        text = f"--arrivals {options.arrivals}: give the shape as a number, like gamma:0.5"
-        problems.append(Problem(text))
-    if process == "trace" and (options.workload is not None or options.trace is not None):
-        return
+    if arrivals.shape is not None:
+        _check_shape(arrivals, problems)
     if process == "trace":
-        problems.append(Problem("--arrivals trace: give the file of times as --trace FILE"))
-    elif process in _IN_FILES_ONLY:
-        problems.append(
-            Problem(f"--arrivals {process} is only for experiment files (`plan`, `run`)")
-        )
-    elif process not in processes:
+        if options.workload is None and options.trace is None:
+            problems.append(Problem("--arrivals trace: give the file of times as --trace FILE"))
+    else:
+        _check_process(process, problems)
+
+
+def _check_shape(arrivals: _ArrivalsOption, problems: list[Problem]) -> None:
+    """Reports a shape of anything but gamma, and one that is no number."""
+    option = f"--arrivals {arrivals.process}:{arrivals.shape}"
+    if arrivals.process != "gamma":
+        problems.append(Problem(f"{option}: only gamma has a shape"))
+    elif arrivals.burstiness is None:
+        problems.append(Problem(f"{option}: give the shape as a number, like gamma:0.5"))
+
+
+def _check_process(process: str, problems: list[Problem]) -> None:
+    """Reports a process that is unknown, or has settings for which there is no option."""
+    if process in _IN_FILES_ONLY:
+        text = f"--arrivals {process} is only for experiment files (`plan`, `run`)"
+        problems.append(Problem(text))
+        return
+    processes = _drawn_processes()
+    if process not in processes:
         remedy = did_you_mean(process, processes) or f"it is one of {', '.join(processes)}"
         problems.append(Problem(f"--arrivals {process}: there is no such process; {remedy}"))
 

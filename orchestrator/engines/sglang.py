@@ -26,16 +26,37 @@ from orchestrator.spec.dialect import ANY_TOOL_CHOICE, SGLANG_GENERATE, openai
 from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
 from orchestrator.spec.stages import PinnedSettings
 
-# fp8, mxfp8, bitsandbytes, nvfp4_online, quark_mxfp4 and w8a8_fp8 quantize a 16-bit checkpoint
-# while it loads; w8a8_int8 would read its values as integers (quantization/w8a8_int8.py). Of
-# quantized checkpoints the two w8a8 take compressed-tensors (configs/model_config.py:
-# _verify_quantization). catalog/quantization.py has the others.
+# Those marked "or 16 bits" also quantize a 16-bit checkpoint while it loads. Of quantized checkpoints
+# the two w8a8 take compressed-tensors (configs/model_config.py: _verify_quantization); what the
+# others take is in catalog/quantization.py.
 QUANTIZATION = (
-    *("awq", "awq_marlin", "gptq", "gptq_marlin", "fp8", "mxfp8", "bitsandbytes", "gguf"),
-    *("modelopt", "modelopt_fp8", "modelopt_fp4", "modelopt_mixed", "nvfp4_online"),
-    *("petit_nvfp4", "w8a8_int8", "w8a8_fp8", "moe_wna16", "w4afp8", "mxfp4", "auto-round"),
-    *("auto-round-int8", "compressed-tensors", "quark", "quark_int4fp8_moe", "quark_mxfp4"),
-    *("humming", "unquant"),
+    "awq",
+    "awq_marlin",
+    "gptq",
+    "gptq_marlin",
+    "fp8",  # or 16 bits
+    "mxfp8",  # or 16 bits
+    "bitsandbytes",  # or 16 bits
+    "gguf",
+    "modelopt",
+    "modelopt_fp8",
+    "modelopt_fp4",
+    "modelopt_mixed",
+    "nvfp4_online",  # or 16 bits
+    "petit_nvfp4",
+    "w8a8_int8",  # would read 16-bit values as integers (quantization/w8a8_int8.py)
+    "w8a8_fp8",  # or 16 bits
+    "moe_wna16",
+    "w4afp8",
+    "mxfp4",
+    "auto-round",
+    "auto-round-int8",
+    "compressed-tensors",
+    "quark",
+    "quark_int4fp8_moe",
+    "quark_mxfp4",  # or 16 bits
+    "humming",
+    "unquant",
 )
 KV_TYPES = ("auto", "fp8_e5m2", "fp8_e4m3", "mxfp8", "bf16", "bfloat16", "nvfp4", "fp4_mx_block16")
 POLICIES = (

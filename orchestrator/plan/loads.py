@@ -196,24 +196,25 @@ def _check_arrivals(
     resolved: _ResolvedArrivals,
     workloads: Sequence[Workload],
 ) -> None:
-    """Reports arrivals that no level uses, and a trace whose entries are not all requests."""
-    place = ("load", "arrivals")
+    """Reports arrivals that no level uses, and times that do not belong to the prompts' entries."""
     if load.is_closed_loop and "arrivals" in load.model_fields_set and resolved.are_drawable:
         message = "'arrivals' is for request_rate, and here all levels are concurrency"
-        experiment.problems.add(place, message, "leave it out")
-    if resolved.arrivals.trace is None:
+        experiment.problems.add(("load", "arrivals"), message, "leave it out")
+    if resolved.arrivals.trace is not None:
+        for workload in workloads:
+            _check_skipped_entries(experiment, workload)
+
+
+def _check_skipped_entries(experiment: Experiment, workload: Workload) -> None:
+    """Reports prompts of which some entries are skipped, where a file of times has all entries."""
+    skipped = workload.left_out()
+    if not skipped:
         return
-    for workload in workloads:
-        skipped = workload.left_out()
-        if not skipped:
-            continue
-        message = (
-            f"{workload.name!r}: {skipped} entries of its prompts are not requests and are skipped"
-        )
-        hint = (
-            "remove them from both files, else the entries after them are sent at the wrong times"
-        )
-        experiment.problems.add(place, message, hint)
+    message = (
+        f"{workload.name!r}: {skipped} entries of its prompts are not requests and are skipped"
+    )
+    hint = "remove them from both files, else the entries after them are sent at the wrong times"
+    experiment.problems.add(("load", "arrivals"), message, hint)
 
 
 def _workloads(experiment: Experiment, paths: Paths) -> list[Workload]:
