@@ -276,6 +276,22 @@ class SweepComparison:
         return self.counts[Verdict.WORSE] > 0 or bool(self.failed)
 
     @property
+    def rests_on_two_starts(self) -> bool:
+        """Whether anything is worse or better by two starts a side and the spread of other pairs.
+
+        The limit on false alarms is then that of pairs that spread alike between starts. Two starts
+        do not show whether they do.
+        """
+        for change in self.changes:
+            spread = self.spreads.get(change.metric)
+            is_pooled = spread is not None and spread.deployments > 1
+            has_two_starts = min(change.base.starts, change.new.starts) == 2
+            is_certain = change.judged.verdict in (Verdict.WORSE, Verdict.BETTER)
+            if is_certain and is_pooled and has_two_starts:
+                return True
+        return False
+
+    @property
     def has_undecided(self) -> bool:
         """Whether anything gated is neither certainly worse or better nor certainly the same, was
         not compared because the point of a side is invalid, or fails more requests.

@@ -16,6 +16,7 @@ from orchestrator.report.comparison_text import (
     counts_text,
     failed_texts,
     failing_texts,
+    few_starts_texts,
     few_texts,
     figure_text,
     headline_text,
@@ -25,7 +26,6 @@ from orchestrator.report.comparison_text import (
     not_measured_texts,
     pair_text,
     point_load_text,
-    single_start_texts,
     spread_texts,
     value_text,
     verdict_text,
@@ -146,7 +146,7 @@ def _notes(comparison: SweepComparison) -> list[str]:
     notes += few_texts(comparison.changes)
     notes += [*not_measured_texts(comparison), *changed_texts(comparison)]
     notes += spread_texts(comparison)
-    notes += single_start_texts(comparison)
+    notes += few_starts_texts(comparison)
     return notes
 
 

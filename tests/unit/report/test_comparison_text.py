@@ -14,9 +14,12 @@ from orchestrator.report.comparison_text import (
     ONE_START,
     ONE_START_OF_A_SERVER,
     OTHER_SEEDS,
+    TWO_STARTS,
     change_text,
     changed_texts,
+    comparison_object,
     comparison_text,
+    few_starts_texts,
     metric_text,
     pair_text,
     single_start_texts,
@@ -140,6 +143,28 @@ def test_the_spread_between_starts_is_said_and_whether_pairs_share_it(tmp_path: 
     apart = "spread between starts, uneven over the pairs: TTFT p99 25.0%"
     assert lines(even, uneven) == [pooled, apart]
     assert max(map(len, lines(uneven, uneven))) <= 80
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "rests"),
+    [
+        ((100, 101), (150, 151), True),
+        ((100, 101, 102), (150, 151, 152), False),
+        ((100, 101), (100, 101), False),  # nothing is worse
+    ],
+)
+def test_verdicts_by_two_starts_say_how_often_they_err(
+    tmp_path: Path, before: tuple[float, ...], after: tuple[float, ...], rests: bool
+) -> None:
+    base, new = Store.open(str(tmp_path / "a"), "exp"), Store.open(str(tmp_path / "b"), "exp")
+    commit_starts(base, before)
+    commit_starts(new, after)
+    rules = DifferenceRules(ACROSS, 0.03, (metric_named("ttft_ms.p99"),))
+    comparison = compare_sweeps(StoredExperiment(base), StoredExperiment(new), rules, None)
+    assert (TWO_STARTS in few_starts_texts(comparison)) == rests
+    assert comparison_object(comparison)["rests_on_two_starts"] == rests
+    alone = replace(comparison, spreads=dict.fromkeys(comparison.spreads))
+    assert not alone.rests_on_two_starts, "each pair is judged by its own starts"
 
 
 def test_what_changed_around_the_engine_is_said_by_hardware(tmp_path: Path) -> None:
