@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,9 +74,8 @@ def show(
     """
     import orjson
 
-    from orchestrator.cli.workload_file import experiment_at, is_preset, workloads_at
+    from orchestrator.cli.workload_file import experiment_at, workloads_at
     from orchestrator.report.workload_text import part_lines, sample_lines, workload_lines
-    from orchestrator.spec.load import PRESETS
     from orchestrator.workloads.facts import facts_by_part, facts_of, sampled, sessions_within
     from orchestrator.workloads.reuse import reuse_of
 
@@ -84,7 +83,7 @@ def show(
     workloads = workloads_at(experiment, place)
     if write is not None:
         _check_write(write, workloads)
-    source = PRESETS[place].source if is_preset(place) else None
+    sources = experiment.preset_sources()
     documents: list[dict[str, Any]] = []
     for number, shown in enumerate(workloads):
         prompter = _prompter(experiment, shown, tokenizer)
@@ -101,19 +100,19 @@ def show(
                     "name": shown.name,
                     "kind": shown.kind,
                     "api": shown.api,
-                    "source": source,
+                    "source": sources.get(shown.name),
                     **asdict(facts),
                     **_reuse_json(reuse),
-                    "parts": [_part_json(part, reuse) for part in parts],
+                    "parts": [_part_json(part, reuse, sources) for part in parts],
                     "sample": [_sampled_json(example) for example in examples],
                 }
             )
             continue
         if number:
             click.echo()
-        for line in workload_lines(shown, facts, reuse, source):
+        for line in workload_lines(shown, facts, reuse, sources.get(shown.name)):
             click.echo(line)
-        for line in part_lines(parts, reuse):
+        for line in part_lines(parts, reuse, sources):
             click.echo(line)
         for line in sample_lines(examples):
             click.echo(line)
@@ -192,10 +191,11 @@ def _reuse_json(reuse: WorkloadReuse) -> dict[str, Any]:
     }
 
 
-def _part_json(part: PartFacts, reuse: WorkloadReuse) -> dict[str, Any]:
+def _part_json(part: PartFacts, reuse: WorkloadReuse, sources: Mapping[str, str]) -> dict[str, Any]:
     return {
         "name": part.workload.name,
         "kind": part.workload.kind,
+        "source": sources.get(part.workload.name),
         "share_of_sessions": part.share_of_sessions,
         "share_of_requests": part.share_of_requests,
         **_reuse_json(reuse.of_part(part.workload)),

@@ -119,6 +119,7 @@ def make_plan(experiment: Experiment, *, cluster_nodes: int | None = None) -> Pl
     notes += fields_maybe_ignored(candidates, loads)
     notes += _notes_on_starts(spec, candidates)
     notes += reader_notes
+    notes += _notes_on_presets(experiment, loads)
     notes += _notes_on_workloads(loads)
     notes += _notes_on_drafts(loads, settings)
     notes += _notes_on_rare_parts(loads, slos)
@@ -142,6 +143,17 @@ def _notes_on_starts(spec: ExperimentFile, candidates: Sequence[Candidate]) -> l
         f"starts: {spec.starts} does not apply to endpoints: "
         "they run already and are never restarted"
     ]
+
+
+def _notes_on_presets(experiment: Experiment, loads: Sequence[PlannedLoad]) -> list[str]:
+    """Where the numbers of presets are from, of workloads and parts of mixes that are measured."""
+    sources = experiment.preset_sources()
+    notes: dict[str, None] = {}
+    for load in loads:
+        for workload in load.workload.with_parts():
+            if workload.name in sources:
+                notes[f"{workload.name!r}: its numbers are from {sources[workload.name]}"] = None
+    return list(notes)
 
 
 def _notes_on_workloads(loads: Sequence[PlannedLoad]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from orchestrator.base.text import counted, hours, listed
 from orchestrator.report.text import size_text
@@ -75,8 +75,10 @@ def reuse_text(reuse: WorkloadReuse) -> str:
     return text
 
 
-def part_lines(parts: Sequence[PartFacts], reuse: WorkloadReuse) -> Iterator[str]:
-    """The parts of a mix, below it."""
+def part_lines(
+    parts: Sequence[PartFacts], reuse: WorkloadReuse, sources: Mapping[str, str]
+) -> Iterator[str]:
+    """The parts of a mix, below it. ``sources``: workload -> source of its preset's numbers."""
     for part in parts:
         workload = part.workload
         shares = (
@@ -91,6 +93,8 @@ def part_lines(parts: Sequence[PartFacts], reuse: WorkloadReuse) -> Iterator[str
         yield from _folded(reuse_text(reuse.of_part(workload)))
         for phrase in beside_texts(workload, part.facts):
             yield from _folded(phrase)
+        if workload.name in sources:
+            yield from _folded(f"source: {sources[workload.name]}")
 
 
 def beside_texts(workload: Workload, facts: WorkloadFacts) -> Iterator[str]:

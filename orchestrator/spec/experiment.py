@@ -57,6 +57,7 @@ from orchestrator.spec.load import (
     Rate,
     Slo,
     Workload,
+    preset_source,
 )
 from orchestrator.spec.mixes import with_parts
 from orchestrator.spec.settings import EngineSettings, Hardware, OneLine, Strict, Versions
@@ -511,6 +512,17 @@ class Experiment:
         """Relative paths of the file start here."""
         file = self.problems.document.file
         return Path.cwd() if file is None else Path(file).resolve().parent
+
+    def preset_sources(self) -> dict[str, str]:
+        """Workloads whose numbers are a preset's -> where these are from."""
+        content = self.problems.document.value
+        written = content.get("workloads") if isinstance(content, dict) else None
+        sources: dict[str, str] = {}
+        for workload in written if isinstance(written, list) else []:
+            source = preset_source(workload)
+            if source is not None:
+                sources[str(workload.get("name"))] = source
+        return sources
 
     @property
     def hardware(self) -> Mapping[str, Hardware]:

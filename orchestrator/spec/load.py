@@ -629,6 +629,21 @@ def with_preset(value: Any) -> Any:
     return {**keys, **own_keys}
 
 
+def preset_source(value: Any) -> str | None:
+    """Where the numbers of a workload as it is written are from; None without a known preset.
+
+    Names the keys that the file gives in place of the preset's.
+    """
+    if not isinstance(value, dict) or value.get("preset") not in PRESETS.names():
+        return None
+    preset = PRESETS[value["preset"]]
+    numbers = {*preset.keys, "lengths"} - {"kind", "api", "start"}
+    own_keys = sorted(numbers.intersection(value))
+    if not own_keys:
+        return str(preset.source)
+    return f"{preset.source}; not from there, but the file's own: {', '.join(own_keys)}"
+
+
 _PROCESSES = ("constant", "poisson", "gamma", "ramp", "steps", "trace")
 # Process of arrivals -> the function that draws them, an ``orchestrator.load.arrivals.Process``.
 ARRIVALS: Registry[Any] = Registry(

@@ -81,6 +81,31 @@ def test_a_preset_is_shown_with_the_source_of_its_numbers(preset: str) -> None:
     assert json.loads(as_json.stdout)["workloads"][0]["source"] == PRESETS[preset].source
 
 
+def test_a_preset_of_a_file_is_shown_with_its_source_and_with_what_is_not_from_there(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(
+        "workloads:\n"
+        "  - {name: docs, preset: rag, output_tokens: 300, api: chat}\n"
+        "  - {name: talk, preset: chat}\n"
+        "  - {name: both, kind: mix, parts: [{workload: docs}, {workload: talk}]}\n"
+        "deployments: {engine: emulator}\nversion: 1\n"
+    )
+    of_docs = f"{PRESETS['rag'].source}; not from there, but the file's own: output_tokens"
+    alone = " ".join(invoke("workload", "show", f"{file}:docs", "--requests", "9").stdout.split())
+    assert alone.endswith(f"source: {of_docs}")
+    mixed = invoke("workload", "show", f"{file}:both", "--requests", "30")
+    shown = " ".join(mixed.stdout.split())
+    assert f"source: {of_docs}" in shown
+    assert shown.endswith(f"source: {PRESETS['chat'].source}")
+    assert max(map(len, mixed.stdout.splitlines())) <= 80
+    as_json = invoke("workload", "show", str(file), "--requests", "30", "--format", "json")
+    [both] = json.loads(as_json.stdout)["workloads"]
+    assert both["source"] is None
+    assert [part["source"] for part in both["parts"]] == [of_docs, PRESETS["chat"].source]
+
+
 def test_a_workload_of_a_file_has_no_source(file: str) -> None:
     assert "source" not in invoke("workload", "show", file, "--requests", "9").stdout
 

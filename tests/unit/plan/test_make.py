@@ -14,6 +14,7 @@ from orchestrator.plan.make import load_plan, make_plan
 from orchestrator.plan.model import Plan
 from orchestrator.spec.document import parse_document
 from orchestrator.spec.experiment import examined
+from orchestrator.spec.load import PRESETS
 from tests.unit.plan.files import (
     H100,
     experiment,
@@ -187,6 +188,24 @@ def test_frequent_parts_and_levels_need_no_such_note() -> None:
     frequent = planned(workloads=office(rag_weight=1), load=search, slos=LIMITS_OF_PARTS)
     at_levels = planned(workloads=office(rag_weight=1 / 49), load=levels, slos=LIMITS_OF_PARTS)
     assert not any("has limits" in note for note in frequent.notes + at_levels.notes)
+
+
+def test_the_source_of_the_numbers_of_a_preset_is_noted() -> None:
+    docs = {"name": "docs", "preset": "rag", "output_tokens": 300}
+    talk = {"name": "talk", "preset": "chat", "api": "completions"}
+    parts = [{"workload": "docs"}, {"workload": "talk"}]
+    both = {"name": "both", "kind": "mix", "parts": parts}
+    (of_docs, of_talk) = [
+        note
+        for note in planned(workloads=[docs, talk, both]).notes
+        if "its numbers are from" in note
+    ]
+    source = PRESETS["rag"].source
+    assert of_docs == (
+        f"'docs': its numbers are from {source}; not from there, but the file's own: output_tokens"
+    )
+    assert of_talk == f"'talk': its numbers are from {PRESETS['chat'].source}"
+    assert not any("its numbers are from" in note for note in planned().notes)
 
 
 @pytest.mark.parametrize(
