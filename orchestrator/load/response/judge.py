@@ -20,19 +20,19 @@ def judge_no_stream(record: RequestRecord, head: Head, body: bytes, wire: Wire) 
     an error object.
     """
     message = body[:ERROR_CHARACTERS].decode("utf-8", "replace").strip()
-    text = f"HTTP {head.status} {head.reason}: {message}".strip(": ")
+    status = f"HTTP {head.status} {head.reason}"
+    status_and_message = f"{status}: {message}".strip(": ")
     if head.status >= 400:
-        record.fail(_class_of_status(head.status, message), text)
+        record.fail(_class_of_status(head.status, message), status_and_message)
         return
-    if "location" in head.headers:
-        location = head.headers["location"]
-        text = f"HTTP {head.status} {head.reason}: it is at {location} (give that URL)"
-        record.fail(ErrorClass.GARBAGE, text)
+    location = head.headers.get("location")
+    if location is not None:
+        record.fail(ErrorClass.GARBAGE, f"{status}: it is at {location} (give that URL)")
         return
     if head.status != 200:
-        record.fail(ErrorClass.GARBAGE, text)
+        record.fail(ErrorClass.GARBAGE, status_and_message)
         return
-    if record.error_class is not None:
+    if record.error_class is not None:  # it failed while it was read: a timeout, a cut
         return
     parsed = Parsed()
     wire.read([body], parsed)
@@ -84,9 +84,9 @@ def _has_end(request: InFlight, dialect: Dialect, is_framed: bool) -> bool:
 def _judge_length(record: RequestRecord, parsed: Parsed, dialect: Dialect) -> None:
     """Fails an answer that has another length than was asked for.
 
-    The length is judged only where the engine was asked to keep it and counts tokens itself. Where
-    an answer came without a count, although that of a trial request had one, its events are
-    counted.
+    The length is judged where the engine was told to keep it and said how many tokens it sent. It
+    is also judged where this answer came without a count, but an earlier trial request showed that
+    the engine counts: then its events stand for its tokens.
     """
     if dialect.length_control in ("none", "natural"):
         return
@@ -100,13 +100,15 @@ def _judge_length(record: RequestRecord, parsed: Parsed, dialect: Dialect) -> No
     asked_tokens = record.output_tokens_asked
     if asked_tokens in (record.output_tokens, shown_tokens):
         return
-    received = f"{record.output_tokens} tokens"
-    if not is_counted:
+    if is_counted:
+        received = f"{record.output_tokens} tokens"
+    else:
         received = f"{record.output_tokens} events and no count"
     record.fail(ErrorClass.WRONG_LENGTH, f"{received} came, {asked_tokens} were asked for")
 
 
 def _no_token(parsed: Parsed) -> str:
+    """The error text of a stream without a token."""
     if parsed.ignored is None:
         return "the stream held no token"
     return f"the stream held no token; it held {parsed.ignored}"

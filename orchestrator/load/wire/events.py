@@ -12,6 +12,7 @@ from orchestrator.results.outcomes import ErrorClass
 from orchestrator.spec.dialect import Dialect
 
 _OVERLOADED = ("overloaded", "too many requests", "queue is full")
+_MOST_NESTED = 3  # error objects within each other that are looked at for a status
 
 
 def encode(
@@ -49,30 +50,35 @@ def error_text(event: Any) -> str | None:
     """The message of an error object, whatever stands beside it; None where there is none, or where
     all of it is empty.
 
-    OpenAI's ``{"error": {"message", "code"}}``, TGI's ``{"error": "...", "error_type"}``, vLLM's
-    older ``{"object": "error", "message"}``, ``{"type": "error", "message"}``.
+    The error object is the field ``error`` of an event (OpenAI's ``{"error": {"message", "code"}}``,
+    TGI's ``{"error": "...", "error_type"}``), or the event itself (vLLM's older ``{"object":
+    "error", "message"}``, ``{"type": "error", "message"}``).
     """
     if not isinstance(event, dict):
         return None
     error = event.get("error")
-    is_error = event.get("object") == "error" or event.get("type") == "error"
-    if not error and not is_error:  # nearly every event of a stream
-        return None
     if not error:
-        error = dict(event)
-        error.pop("error", None)
-        error.pop("object", None)
-        if error.get("type") == "error":
-            del error["type"]
+        is_error_itself = event.get("object") == "error" or event.get("type") == "error"
+        if not is_error_itself:  # nearly every event of a stream
+            return None
+        error = _without_error_marks(event)
     if isinstance(error, dict):
         if not any(error.values()):
             return None
         inner = error_text(error)
         return _error_words(error) if inner is None else inner
-    if not error:
-        return None
     kind = event.get("error_type")
     return f"{kind}: {error}" if kind else str(error)
+
+
+def _without_error_marks(event: dict[str, Any]) -> dict[str, Any]:
+    """The fields of an event that is an error object, without those that only say so."""
+    fields = dict(event)
+    fields.pop("error", None)
+    fields.pop("object", None)
+    if fields.get("type") == "error":
+        del fields["type"]
+    return fields
 
 
 def _error_words(error: dict[str, Any]) -> str:
@@ -103,15 +109,16 @@ def error_class(event: Any, message: str, http_status: int = 0) -> ErrorClass:
 
 def _status_of(event: Any) -> int | None:
     """The lowest HTTP status from 400 on that an error object, or one inside it, holds."""
-    codes: set[str] = set()
+    statuses = []
     nested = event
-    for _ in range(3):
-        if isinstance(nested, dict):
-            for name in ("http_status_code", "status_code", "code", "status"):
-                if name in nested:
-                    codes.add(str(nested[name]))
-            nested = nested.get("error")
-    statuses = [int(code) for code in codes if re.fullmatch("[45][0-9][0-9]", code)]
+    depth = 0
+    while isinstance(nested, dict) and depth < _MOST_NESTED:
+        for name in ("http_status_code", "status_code", "code", "status"):
+            code = str(nested.get(name))
+            if re.fullmatch("[45][0-9][0-9]", code):
+                statuses.append(int(code))
+        nested = nested.get("error")
+        depth += 1
     return min(statuses, default=None)
 
 
@@ -162,7 +169,7 @@ def read_usage(usage: Any, parsed: Parsed) -> int | None:
     total = whole_number(usage.get("completion_tokens"))
     if total is not None:
         parsed.output_tokens = total
-        parsed.total_event = len(parsed.tokens)
+        parsed.total_event = len(parsed.tokens)  # the index that this event will get
     return total
 
 
@@ -202,6 +209,7 @@ def collect_logprobs(values: Any, parsed: Parsed) -> None:
 
 
 def _detail(usage: dict[str, Any], details_name: str, name: str) -> int | None:
+    """A count within one of a usage object's ``details``; None where it has none."""
     details = usage.get(details_name)
     return whole_number(details.get(name)) if isinstance(details, dict) else None
 
@@ -233,7 +241,7 @@ _CONTENT_FIELDS = frozenset(
 _FAILURE_WORDS = ("error", "fail", "exception", "abort")
 
 
-def odd_event(event: Any, parsed: Parsed) -> None:
+def read_odd_event(event: Any, parsed: Parsed) -> None:
     """Records an event without this API's fields: an error object, something that holds nothing
     (a heartbeat), or something that does not belong there.
     """
@@ -247,9 +255,9 @@ def odd_event(event: Any, parsed: Parsed) -> None:
     parsed.tokens.append(0)
 
 
-def is_heartbeat(name: bytes) -> bool:
-    """Whether these bytes are nothing, or one of the words that keep a connection open."""
-    return _HEARTBEAT.fullmatch(name) is not None
+def is_heartbeat(text: bytes) -> bool:
+    """Whether a text is empty, or one of the words that keep a connection open."""
+    return _HEARTBEAT.fullmatch(text) is not None
 
 
 def _holds_nothing(event: Any) -> bool:

@@ -19,7 +19,7 @@ from orchestrator.load.wire.events import (
     encode,
     error_text,
     length_fields,
-    odd_event,
+    read_odd_event,
     read_usage,
     refuse,
     text_of,
@@ -66,7 +66,7 @@ class OpenAi:
             if isinstance(event, dict) and ("choices" in event or "usage" in event):
                 _read(event, parsed)
             else:
-                odd_event(event, parsed)
+                read_odd_event(event, parsed)
 
 
 def _fields(output_tokens: int, model: str, dialect: Dialect) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from orchestrator.load.wire.events import (
     encode,
     error_text,
     length_fields,
-    odd_event,
+    read_odd_event,
     refuse,
     token_ids,
 )
@@ -49,7 +49,7 @@ class SglangGenerate:
             if isinstance(event, dict) and not event.keys().isdisjoint(_FIELDS):
                 _read(event, parsed)
             else:
-                odd_event(event, parsed)
+                read_odd_event(event, parsed)
 
 
 _FIELDS = ("text", "output_ids", "meta_info")

@@ -11,7 +11,7 @@ from orchestrator.load.wire.events import (
     encode,
     error_text,
     length_fields,
-    odd_event,
+    read_odd_event,
     refuse,
     text_of,
 )
@@ -39,7 +39,7 @@ class Tgi:
             if isinstance(event, dict) and not event.keys().isdisjoint(_FIELDS):
                 _read(event, parsed)
             else:
-                odd_event(event, parsed)
+                read_odd_event(event, parsed)
 
 
 _FIELDS = ("token", "generated_text", "details", "finished")

@@ -16,7 +16,7 @@ from orchestrator.load.wire.events import (
     error_text,
     is_heartbeat,
     length_fields,
-    odd_event,
+    read_odd_event,
     read_usage,
     refuse,
     text_of,
@@ -186,7 +186,7 @@ def test_words_that_keep_a_connection_open_are_heartbeats(name: bytes) -> None:
 @pytest.mark.parametrize("event", [None, [], b"ping", "ping", {}, {"id": "x", "status": 200}])
 def test_an_event_that_holds_nothing_is_ignored(event: Any) -> None:
     parsed = Parsed()
-    odd_event(event, parsed)
+    read_odd_event(event, parsed)
     assert parsed.ignored is not None
     assert (parsed.garbage, parsed.error, parsed.tokens) == (None, None, [0])
 
@@ -194,12 +194,12 @@ def test_an_event_that_holds_nothing_is_ignored(event: Any) -> None:
 @pytest.mark.parametrize("event", [b"hello", 7, {"text": "a"}, {"code": 500}, {"type": "failed"}])
 def test_an_event_that_belongs_to_another_api_is_garbage(event: Any) -> None:
     parsed = Parsed()
-    odd_event(event, parsed)
+    read_odd_event(event, parsed)
     assert parsed.garbage is not None
     assert parsed.garbage.startswith("not an event of this API")
 
 
 def test_an_error_object_without_other_fields_is_an_error() -> None:
     parsed = Parsed()
-    odd_event({"error": {"message": "gone"}}, parsed)
+    read_odd_event({"error": {"message": "gone"}}, parsed)
     assert (parsed.error, parsed.garbage) == ("gone", None)
