@@ -23,6 +23,11 @@ SLOWDOWN_REASONS = {
     0x40: "too hot (hardware)",
     0x80: "power brake",
 }
+# NVML 13 has the first one, and 14 removes the second one
+FABRIC_QUESTIONS = (
+    ("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v2_t"),
+    ("nvmlDeviceGetGpuFabricInfo", "c_nvmlGpuFabricInfo_t"),
+)
 FABRIC_NOT_SUPPORTED = 0  # NVML_GPU_FABRIC_STATE_NOT_SUPPORTED
 FABRIC_COMPLETED = 3  # NVML_GPU_FABRIC_STATE_COMPLETED
 
@@ -150,11 +155,12 @@ def _fabric(nvml: Any, handle: Any) -> bool | None:
     """Whether the fabric manager has connected the GPU to its NVSwitch; None where the node has no
     NVSwitch, or the binding cannot ask.
     """
-    new_info = getattr(nvml, "c_nvmlGpuFabricInfo_t", None)
-    if new_info is None:
-        return None
-    info = new_info()
-    status = _ask(nvml, "nvmlDeviceGetGpuFabricInfo", handle, byref(info))  # fills ``info``
+    status = None
+    for function, structure in FABRIC_QUESTIONS:
+        new_info = getattr(nvml, structure, None)
+        if status is None and new_info is not None:
+            info = new_info()
+            status = _ask(nvml, function, handle, byref(info))  # fills ``info``
     if status is None or info.state == FABRIC_NOT_SUPPORTED:
         return None
     return bool(info.state == FABRIC_COMPLETED)

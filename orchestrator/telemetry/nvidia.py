@@ -4,7 +4,8 @@ Most columns come from one ``nvmlDeviceGetFieldValues`` per reading. Throughput 
 out, because NVML takes 20 ms to measure it.
 """
 
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +37,8 @@ GPM_METRICS = {
     "dram_share": pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL,
     "tensor_share": pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL,
 }
+# NVML refreshes GPM samples every 100 ms: two that are closer say nothing (nvml.h, nvmlGpmMetricsGet)
+LEAST_GPM_INTERVAL_S = 0.11
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,9 @@ class NvidiaGpu:
     Raises GpuLost if the driver does not list it.
     """
 
-    def __init__(self, uuid: str, nvml: Any = pynvml) -> None:
+    def __init__(
+        self, uuid: str, nvml: Any = pynvml, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.uuid = uuid
         self._nvml = nvml
         self._unsupported: set[tuple[object, ...]] = set()
@@ -86,7 +91,7 @@ class NvidiaGpu:
         self._gpm: _Gpm | None = None
         support = self._ask("nvmlGpmQueryDeviceSupport", self._handle)
         if support is not None and support.isSupportedDevice:
-            self._gpm = _Gpm(self._nvml, self._handle)
+            self._gpm = _Gpm(self._nvml, self._handle, clock)
 
     def read(self) -> dict[str, int | float]:
         """The columns that it reports now. Raises GpuLost."""
@@ -160,12 +165,19 @@ class NvidiaGpu:
         answers = {
             "sm_mhz": self._ask("nvmlDeviceGetClockInfo", handle, CLOCK_SM),
             "memory_mhz": self._ask("nvmlDeviceGetClockInfo", handle, CLOCK_MEMORY),
-            "temperature_c": self._ask("nvmlDeviceGetTemperature", handle, CHIP),
+            "temperature_c": self._temperature_c(),
             "event_reasons": self._ask("nvmlDeviceGetCurrentClocksEventReasons", handle),
             "used_bytes": memory.used if memory is not None else None,
             "busy_share": use.gpu / 100 if use is not None else None,
         }
         return {column: answer for column, answer in answers.items() if answer is not None}
+
+    def _temperature_c(self) -> Any:
+        """The chip's. NVML 13 has a new function for it and 14 removes the old one."""
+        celsius = self._ask("nvmlDeviceGetTemperatureV", self._handle, CHIP)
+        if celsius is None:
+            celsius = self._ask("nvmlDeviceGetTemperature", self._handle, CHIP)
+        return celsius
 
     def _ask(self, function: str, *arguments: Any) -> Any:
         """The answer of an NVML function. None if it has none; a question that the GPU, its driver
@@ -189,16 +201,17 @@ class NvidiaGpu:
 class _Gpm:
     """NVML's GPU performance monitoring (since Hopper): shares of the time between two samples."""
 
-    def __init__(self, nvml: Any, handle: Any) -> None:
+    def __init__(self, nvml: Any, handle: Any, clock: Callable[[], float]) -> None:
         self._nvml = nvml
         self._handle = handle
+        self._clock = clock
         self._samples: list[Any] = []  # the older one first
-        self._is_first = True
+        self._sampled_s: float | None = None  # when the newer one was taken; None: not yet
         self._is_supported = True
 
     def shares(self) -> dict[str, int | float]:
-        """The shares since the last call; empty at the first call and after an error. Raises
-        GpuLost.
+        """The shares since the last sample; empty at the first call, after an error, and less than
+        LEAST_GPM_INTERVAL_S after that sample, which then stays. Raises GpuLost.
         """
         if not self._is_supported:
             return {}
@@ -215,11 +228,15 @@ class _Gpm:
         nvml = self._nvml
         if not self._samples:
             self._samples = [nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()]
+        now_s = self._clock()
+        before_s = self._sampled_s
+        if before_s is not None and now_s - before_s < LEAST_GPM_INTERVAL_S:
+            return {}
         older, newer = self._samples
         nvml.nvmlGpmSampleGet(self._handle, older)  # writes over it
         self._samples = [newer, older]
-        if self._is_first:
-            self._is_first = False
+        self._sampled_s = now_s
+        if before_s is None:
             return {}
         question = nvml.c_nvmlGpmMetricsGet_t()
         question.version = nvml.NVML_GPM_METRICS_GET_VERSION

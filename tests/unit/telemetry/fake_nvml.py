@@ -122,6 +122,10 @@ class FakeNvml:
         self._called(gpu, "nvmlDeviceGetClockInfo")
         return {1: 1755, 2: 2619}[kind]
 
+    def nvmlDeviceGetTemperatureV(self, gpu: FakeGpu, sensor: int) -> int:
+        self._called(gpu, "nvmlDeviceGetTemperatureV")
+        return 61
+
     def nvmlDeviceGetTemperature(self, gpu: FakeGpu, sensor: int) -> int:
         self._called(gpu, "nvmlDeviceGetTemperature")
         return 61

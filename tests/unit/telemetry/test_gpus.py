@@ -190,6 +190,24 @@ def test_health_of_gpus_is_none_where_they_do_not_report_it() -> None:
     assert [gpu["index"] for gpu in said["gpus"]] == [0, 1]
 
 
+class NewerNvml(HealthyNvml):
+    """Without the old function, as NVML 14 will be."""
+
+    c_nvmlGpuFabricInfo_v2_t = Fabric
+
+    def nvmlDeviceGetGpuFabricInfoV(self, handle: int, info: Any) -> int:
+        info._obj.state = self.fabric
+        return 0
+
+    def nvmlDeviceGetGpuFabricInfo(self, handle: int, info: Any) -> int:
+        raise self.NVMLError("function not found")
+
+
+def test_newer_drivers_tell_the_state_of_the_fabric_too() -> None:
+    assert health(NewerNvml())["gpus"][0]["fabric"] is True
+    assert health(NewerNvml(fabric=2))["gpus"][0]["fabric"] is False
+
+
 def test_gpus_that_are_slowed_or_lost_are_seen() -> None:
     first, second = health(HealthyNvml(reason=0x40 | 0x1, ecc=7, fabric=1, lost=(1,)))["gpus"]
     assert first["slowed"] == ["too hot (hardware)"]

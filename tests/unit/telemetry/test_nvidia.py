@@ -4,17 +4,21 @@ lost.
 
 from __future__ import annotations
 
+import time
+from itertools import count
+
 import pynvml
 import pytest
 
 from orchestrator.results.schemas import TABLES
 from orchestrator.telemetry.gpu_sample import GpuLost
-from orchestrator.telemetry.nvidia import FIELDS, NvidiaGpu, NvidiaGpus
+from orchestrator.telemetry.nvidia import FIELDS, LEAST_GPM_INTERVAL_S, NvidiaGpu, NvidiaGpus
 from tests.unit.telemetry.fake_nvml import GIB, LOST, NOT_SUPPORTED, FakeGpu, FakeNvml
 
 
 def reader_of(gpu: FakeGpu) -> NvidiaGpu:
-    return NvidiaGpu(gpu.uuid, FakeNvml(gpu))
+    """A reader whose clock goes on by half a second each time it is asked."""
+    return NvidiaGpu(gpu.uuid, FakeNvml(gpu), count(step=0.5).__next__)
 
 
 def test_a_reading_has_every_column_in_its_unit() -> None:
@@ -55,6 +59,24 @@ def test_one_call_reads_all_fields() -> None:
 def test_shares_begin_with_the_second_reading() -> None:
     first = reader_of(FakeGpu("GPU-a")).read()
     assert "dram_share" not in first and "tensor_share" not in first
+
+
+def test_samples_of_shares_that_are_too_close_say_nothing() -> None:
+    gpu = FakeGpu("GPU-a")
+    times_s = iter([0.0, 0.5, 0.55, 1.0])
+    reader = NvidiaGpu("GPU-a", FakeNvml(gpu), times_s.__next__)
+    has_shares = ["dram_share" in reader.read() for _ in range(4)]
+    assert has_shares == [False, True, False, True]
+    assert gpu.calls["nvmlGpmSampleGet"] == 3, "the sample before stays for the next reading"
+
+
+def test_an_older_driver_has_another_function_for_the_temperature() -> None:
+    not_found = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
+    gpu = FakeGpu("GPU-a", errors={"nvmlDeviceGetTemperatureV": not_found})
+    reader = reader_of(gpu)
+    assert [reader.read()["temperature_c"] for _ in range(3)] == [61, 61, 61]
+    assert gpu.calls["nvmlDeviceGetTemperatureV"] == 1
+    assert gpu.calls["nvmlDeviceGetTemperature"] == 3
 
 
 def test_what_a_gpu_lacks_is_asked_for_once() -> None:
@@ -176,7 +198,9 @@ def test_the_real_nvml_reads_a_real_gpu() -> None:
     try:
         uuid = pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(0))
         reader = NvidiaGpu(uuid)
-        first, second = reader.read(), reader.read()
+        first = reader.read()
+        time.sleep(2 * LEAST_GPM_INTERVAL_S)  # for the real clock of a real GPU
+        second = reader.read()
         reader.close()
     finally:
         pynvml.nvmlShutdown()
@@ -186,3 +210,5 @@ def test_the_real_nvml_reads_a_real_gpu() -> None:
         assert second["energy_mj"] >= first["energy_mj"]
     if "power_w" in second:
         assert 1 < second["power_w"] < 3000
+    for share in ("dram_share", "tensor_share", "busy_share"):
+        assert 0 <= second.get(share, 0) <= 1
