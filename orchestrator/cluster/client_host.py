@@ -72,7 +72,7 @@ class ClientHost(LoadClient):
         self._writer = ""
 
     def process(self) -> ClientProcess:
-        """Its own process, whose CPU use is thereby told from that of other programs."""
+        """The process that it runs in, so that its CPU use is not taken for that of another program."""
         return ClientProcess(socket.gethostname(), os.getpid())
 
     def wall_ns(self) -> int:
@@ -83,11 +83,11 @@ class ClientHost(LoadClient):
         return reach_problem(store)
 
     def lease(self, owner: Owner) -> bool:
-        """Leases a share of this host for a launch of this owner.
+        """Leases a share of this host for a launch of this owner. Returns whether the host is unfit
+        for a client.
 
-        Returns True where a client should rather run elsewhere: because another sweep has the host
-        for itself or is the next to get it, or because there is no room for rows. A host where
-        nothing can be leased is used all the same.
+        It is unfit if another sweep has it for itself or is the next to get it, or if there is no
+        room for rows. It is not unfit only because nothing can be leased on it.
         """
         self._lease = self._lease or Lease(f"client-{new_ulid()}")
         is_held_by_others = False
@@ -128,10 +128,10 @@ class ClientHost(LoadClient):
         self, start_wall_ns: int, offset_ns: int, error_ns: int, store: Store | None
     ) -> ClientReport:
         """Sends load from ``start_wall_ns`` on, by this host's wall clock, and writes the rows to
-        ``store``.
+        ``store``. ``offset_ns``, ``error_ns``: how far this clock is off the driver's, and how
+        exactly that is known.
 
-        Token events are in the report only where they are few, or where ``store`` is None or did
-        not take them in time.
+        The report leaves out token events that are stored and too many to be passed on.
         """
         assert self._point
         # this applies to the calling thread alone, which is the one that sends
@@ -140,12 +140,19 @@ class ClientHost(LoadClient):
         result = self.run(start_ns)
         requests = result.requests_file
         token_events = result.token_events_file
-        stored = self._stored(store, [requests, token_events]) if store else ()
-        stats = replace(result.stats, clock_offset_ns=offset_ns, clock_error_ns=error_ns)
-        gaps = token_events if not stored or token_events.small else None
-        return ClientReport(stats, stored, requests, gaps, result.replies)
+        stored: tuple[FilePart, ...] = ()
+        if store is not None:
+            stored = self._store_rows(store, [requests, token_events])
+        is_left_out = bool(stored) and not token_events.small
+        return ClientReport(
+            stats=replace(result.stats, clock_offset_ns=offset_ns, clock_error_ns=error_ns),
+            stored=stored,
+            requests=requests,
+            token_events=None if is_left_out else token_events,
+            replies=result.replies,
+        )
 
-    def _stored(self, store: Store, parts: Sequence[RowFile]) -> tuple[FilePart, ...]:
+    def _store_rows(self, store: Store, parts: Sequence[RowFile]) -> tuple[FilePart, ...]:
         """Stores its rows. Returns their files, or none when the storage refuses or does not answer
         in time. A file that arrives later does no harm, because no manifest names it.
         """

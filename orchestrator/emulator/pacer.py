@@ -60,9 +60,11 @@ class Lag:
 
     def quantile_s(self, share: float) -> float:
         """The lateness, rounded up to 10 µs, that this share of all tokens did not exceed."""
-        for bins, tokens in enumerate(accumulate(self._counts), start=1):
-            if tokens >= share * self.tokens:
-                return bins * _BIN_S
+        wanted = share * self.tokens
+        tokens_up_to_bin = accumulate(self._counts)
+        for bin_number, tokens in enumerate(tokens_up_to_bin, start=1):
+            if tokens >= wanted:
+                return bin_number * _BIN_S
         return self.worst_s
 
     def summary(self) -> str:
@@ -78,8 +80,8 @@ class Lag:
         )
 
 
-# A sleeping process wakes 0.1 to 0.2 ms after its timer. So the timer is set this much earlier, and
-# the rest of the time the process looks at the clock.
+# A sleeping process wakes 0.1 to 0.2 ms after its timer. So the timer is set this much before the
+# first token of a step is due, and then the process watches the clock until it is due.
 _EARLY_S = 0.25e-3
 
 
@@ -94,8 +96,8 @@ class Pacer:
         loop: asyncio.AbstractEventLoop,
         stepped: Callable[[float, int, int], None] | None = None,
     ) -> None:
-        """``stepped`` is called for every step with its duration in seconds, the number of tokens
-        that it computed, and the number of sequences that got a token but not their first one.
+        """``stepped`` is called after every step with its duration in seconds, the number of tokens
+        that it computed, and how many sequences got a token that was not their first.
         """
         self.batch = batch
         self._stepped = stepped
@@ -123,17 +125,24 @@ class Pacer:
 
     def catch_up(self) -> None:
         """Writes the tokens that are due. To be called before other work, which delays them."""
-        if self._first_s - time.monotonic() <= _EARLY_S:
+        if self._is_due():
             self._fire()
 
+    def _is_due(self) -> bool:
+        """Whether the next step's first token is due, or soon enough to watch the clock for it."""
+        return self._first_s - time.monotonic() <= _EARLY_S
+
     def _wake(self) -> None:
-        """Called by the timer of the event loop. Where that is a fraction of a millisecond early,
-        it is set again.
+        """Called by the timer of the event loop. The timer may go off a fraction of a millisecond
+        early: then it is set again.
         """
-        if self._first_s - time.monotonic() <= _EARLY_S:
+        if self._is_due():
             self._fire()
         elif self._running:
-            self._timer.arm(round((self._first_s - _EARLY_S) * 1e9))
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        self._timer.arm(round((self._first_s - _EARLY_S) * 1e9))
 
     def close(self) -> None:
         """Stops writing tokens."""
@@ -147,15 +156,16 @@ class Pacer:
         if batch.idle:
             self._running = False
             return
-        decoding = len(batch.decoding)
+        decoding_before = len(batch.decoding)
         finished = batch.advance(max_steps=1)
-        going_on = list(islice(batch.decoding, batch.skipped_decodes, None))
+        # the oldest sequences got no token if the step held prompts only
+        unfinished = list(islice(batch.decoding, batch.skipped_decodes, None))
         self._due = []
         self._report_to = []
         self._first_s = batch.instant_of(0, finished)
-        for place, sequence in enumerate([*going_on, *finished]):
+        for place, sequence in enumerate([*unfinished, *finished]):
             receiver = cast(Receiver, sequence.owner)
-            token = receiver.prepare(is_last=place >= len(going_on))
+            token = receiver.prepare(is_last=place >= len(unfinished))
             if token.payload:
                 due_s = self._first_s + place * batch.interval_s
                 self._due.append((due_s, receiver.write, token.payload))
@@ -163,12 +173,14 @@ class Pacer:
                 self._report_to.append(receiver)
         if self._stepped is not None:
             step_s = batch.clock - batch.began_s
-            self._stepped(step_s, batch.computed_tokens, decoding - batch.skipped_decodes)
-        self._timer.arm(round((self._first_s - _EARLY_S) * 1e9))
+            later_tokens = decoding_before - batch.skipped_decodes
+            self._stepped(step_s, batch.computed_tokens, later_tokens)
+        self._set_timer()
 
     def _fire(self) -> None:
         """Ends the step: writes its tokens, and begins the next step."""
-        # a request that ends here lets others in, and ``catch_up`` then has nothing to do
+        # nothing is due while this runs: the end of a request may let another one in, whose arrival
+        # calls ``catch_up``
         self._first_s = math.inf
         lates_s = []
         clock = time.monotonic

@@ -29,8 +29,9 @@ from orchestrator.cluster.ray.private import AutoscalerReport
 
 NODE_ID = "ray.io/node-id"
 LOOK_S = 3.0  # how often the autoscaler's report is read
-SILENT_S = 60.0  # the autoscaler is silent; normally it reports every 5 s
-REPORTS = 2  # a footprint is infeasible if this many reports in a row say so
+SILENT_S = 60.0  # an autoscaler without a new report for so long is silent; usual are 5 s
+# A footprint counts as impossible once so many reports in a row call its group infeasible.
+LEAST_REPORTS = 2
 NONE_REFUSED = RefusedNodes(0, "")
 
 
@@ -50,7 +51,7 @@ def _amounts(bundle: Bundle) -> dict[str, float]:
 
 def group_of(footprint: Footprint, selectors: Sequence[dict[str, str]]) -> PlacementGroup:
     """A placement group for one replica: one node, or a node for each bundle. It ends with the
-    driver.
+    driver. ``selectors``: of each bundle, further labels that its node must have.
     """
     bundles = [_amounts(bundle) for bundle in footprint.bundles]
     return placement_group(
@@ -76,8 +77,10 @@ class DesiredNodes:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._held: Counter[str] = Counter()  # node id -> number of launches' bundles on it
-        self._taken: frozenset[str] = frozenset()  # nodes given to launches at the last ``desire``
+        # nodes on which launches place bundles or have placed them: node id -> how many bundles
+        self._held: Counter[str] = Counter()
+        # nodes that admission had given to launches at the last ``desire``, placed or not yet
+        self._taken: frozenset[str] = frozenset()
         self._avoided: tuple[str, ...] = ()  # the nodes that the pending groups exclude
         self._pending: list[PendingGroup] = []
 
@@ -150,16 +153,19 @@ class Autoscaler:
         cpu_s: Callable[[], float] = time.thread_time,
         types: Callable[[], Iterable[NodeType]] = tuple,
     ) -> None:
+        """``report`` reads the autoscaler's last report, ``types`` its node types. ``now_s``,
+        ``cpu_s``: see ``CachedFor``.
+        """
         self._read_types = types
         self._types: tuple[NodeType, ...] = ()
-        self._report = report
+        self._read_report = report
         self._now_s = now_s
         self._lock = threading.Lock()
-        self._cached_growth = CachedFor(self._read, LOOK_S, now_s, cpu_s)
-        self._last_stamp: object = None  # of its last new report
-        self._last_stamp_s = now_s()  # when that report was read
-        self._reports = 0  # new ones so far
-        self._first: AutoscalerReport | None = None  # launches that failed before this do not count
+        self._cached_growth = CachedFor(self._read_growth, LOOK_S, now_s, cpu_s)
+        self._last_stamp: object = None  # of the last new report
+        self._last_new_s = now_s()  # when that report was read
+        self._new_reports = 0
+        self._first_report: AutoscalerReport | None = None
         # footprint -> consecutive reports that call it infeasible
         self._infeasible: Counter[Footprint] = Counter()
 
@@ -168,9 +174,9 @@ class Autoscaler:
         with self._lock:
             return self._cached_growth(groups)
 
-    def _read(self, groups: Callable[[], Mapping[str, Footprint]]) -> Growth:
-        """Reads its report anew."""
-        report = self._report()
+    def _read_growth(self, groups: Callable[[], Mapping[str, Footprint]]) -> Growth:
+        """Reads its report anew. ``groups``: see ``DesiredNodes.groups``."""
+        report = self._read_report()
         read_s = self._now_s()
         if report is None or report.configured is None:
             return Growth()
@@ -178,18 +184,20 @@ class Autoscaler:
             return Growth(may=False)
         if report.stamp not in (None, self._last_stamp):
             self._last_stamp = report.stamp
-            self._last_stamp_s = read_s
-            self._reports += 1
+            self._last_new_s = read_s
+            self._new_reports += 1
             self._types = self._types or tuple(self._read_types())
             self._count_infeasible(report.infeasible, groups())
+        if self._first_report is None:
+            self._first_report = report
         return Growth(
             may=True,
             silent=self._silence(report, read_s),
             coming=report.coming,
-            refused=self._refused(report),
+            refused=_refused_since(self._first_report, report),
             impossible=self._impossible(report),
             types=self._types,
-            reports=self._reports,
+            reports=self._new_reports,
         )
 
     def _count_infeasible(
@@ -206,7 +214,7 @@ class Autoscaler:
         """Why the autoscaler does not report, as a sentence; empty if it does."""
         if report.error:
             return f"the autoscaler ended: {report.error}"
-        if read_s - self._last_stamp_s < SILENT_S:
+        if read_s - self._last_new_s < SILENT_S:
             return ""
         return (
             f"an autoscaler is configured and has not reported for {SILENT_S:g} s: see its "
@@ -223,23 +231,23 @@ class Autoscaler:
         if not only_head_is_up:
             return frozenset()
         counts = self._infeasible.items()
-        return frozenset(footprint for footprint, reports in counts if reports >= REPORTS)
+        return frozenset(footprint for footprint, reports in counts if reports >= LEAST_REPORTS)
 
-    def _refused(self, report: AutoscalerReport) -> dict[str, RefusedNodes]:
-        """Node type -> launches that failed since the first look. With version 1, only the last
-        launch of each type is known.
-        """
-        if self._first is None:
-            self._first = report
-        first = self._first
-        refused: dict[str, RefusedNodes] = {}
-        for node_type, total in report.refused.items():
-            before = first.refused.get(node_type, NONE_REFUSED)
-            if total.number > before.number:
-                refused[node_type] = RefusedNodes(total.number - before.number, total.why)
-        for node_type, last in report.last_refused.items():
-            before_last = first.last_refused.get(node_type)
-            if before_last is None or last.at_s > before_last.at_s:
-                number = refused.get(node_type, NONE_REFUSED).number
-                refused[node_type] = RefusedNodes(number + 1, last.why)
-        return refused
+
+def _refused_since(first: AutoscalerReport, report: AutoscalerReport) -> dict[str, RefusedNodes]:
+    """Node type -> launches of its nodes that failed after the ``first`` report.
+
+    Version 1 of the autoscaler reports no numbers, only the last failed launch of each type. That
+    one counts if it is later than the one in the first report.
+    """
+    refused: dict[str, RefusedNodes] = {}
+    for node_type, total in report.refused.items():
+        already = first.refused.get(node_type, NONE_REFUSED)
+        if total.number > already.number:
+            refused[node_type] = RefusedNodes(total.number - already.number, total.why)
+    for node_type, last in report.last_refused.items():
+        already_last = first.last_refused.get(node_type)
+        if already_last is None or last.at_s > already_last.at_s:
+            number = refused.get(node_type, NONE_REFUSED).number
+            refused[node_type] = RefusedNodes(number + 1, last.why)
+    return refused
