@@ -99,11 +99,12 @@ class ModelFacts:
     @property
     def active_parameters(self) -> int:
         """Parameters that one token uses, without the input embedding."""
-        shape, parts = self.shape, self.parameters
+        shape = self.shape
+        parts = self.parameters
         experts = 0
         if shape.num_experts:
             experts = parts.experts * shape.num_experts_per_tok // shape.num_experts
-        head = parts.lm_head or parts.embedding
+        head = parts.lm_head or parts.embedding  # a tied head is the embedding
         return parts.attention + parts.mlp + parts.norms + experts + head
 
 
@@ -165,10 +166,13 @@ def _folder(model: str, revision: str | None, online: bool) -> Path | None:
     if (local / "config.json").is_file():
         return local
     may_be_on_hub = not local.is_absolute() and re.fullmatch(r"[\w.-]+/[\w.-]+", model)
-    if not may_be_on_hub or (not online and known_config(model)):
+    if not may_be_on_hub:
         return None
-    cached = _from_hub(model, revision, local_only=True)
-    if not online or (cached is not None and _is_index_known(model, revision)):
+    if not online and known_config(model):
+        return None  # known_models.json has its config
+    cached = _from_cache(model, revision)
+    is_complete = cached is not None and _is_index_known(model, revision)
+    if is_complete or not online:
         return cached
     return _fetched(model, revision) or cached
 
@@ -225,7 +229,7 @@ def _fetched(model: str, revision: str | None) -> Path | None:
     try:
         return answers.get(timeout=HUB_TIMEOUT_S)
     except queue.Empty:
-        return _from_hub(model, revision, local_only=True)  # what has come in time
+        return _from_cache(model, revision)  # what has come in time
 
 
 def _ask_hub(model: str, revision: str | None) -> Path | None:
@@ -235,7 +239,7 @@ def _ask_hub(model: str, revision: str | None) -> Path | None:
     endpoint = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
     if not getproxies() and not _is_reached(endpoint.hostname or "", endpoint.port or 443):
         return None
-    return _from_hub(model, revision, local_only=False)
+    return _from_hub(model, revision)
 
 
 @cache
@@ -248,31 +252,41 @@ def _is_reached(host: str, port: int) -> bool:
     return True
 
 
-def _from_hub(model: str, revision: str | None, local_only: bool) -> Path | None:
-    """The folder of the hub's cache with this model's config.json, and its index and ModelOpt file
-    if there are any.
+def _from_cache(model: str, revision: str | None) -> Path | None:
+    """The folder of the hub's cache with this model's config.json; None if it is not cached."""
+    return _hub_folder(model, "config.json", revision, local_only=True)
+
+
+def _from_hub(model: str, revision: str | None) -> Path | None:
+    """Brings a model's config.json to the hub's cache, and its ModelOpt file and its index if it
+    has any. Returns their folder; None without a config.json.
+    """
+    folder = _hub_folder(model, "config.json", revision, local_only=False)
+    if folder is not None:
+        for name in (MODELOPT, INDEX):
+            _hub_folder(model, name, revision, local_only=False)
+    return folder
+
+
+def _hub_folder(model: str, name: str, revision: str | None, *, local_only: bool) -> Path | None:
+    """The folder of the hub's cache with this file of a model; None if the model has no such file.
+
+    ``local_only``: the hub is not asked, so a file that is not cached counts as missing.
     """
     from huggingface_hub import hf_hub_download
 
-    folder = None
-    for name in ("config.json", MODELOPT, INDEX):
-        try:
-            path = hf_hub_download(
-                model,
-                name,
-                revision=revision,
-                local_files_only=local_only,
-                etag_timeout=HUB_TIMEOUT_S,
-            )
-        except Exception:
-            # errors of its HTTP library differ between versions; all of them mean "not there"
-            if folder is None:
-                return None
-        else:
-            folder = folder or Path(path).parent
-        if local_only:
-            break  # the others are beside it
-    return folder
+    try:
+        path = hf_hub_download(
+            model,
+            name,
+            revision=revision,
+            local_files_only=local_only,
+            etag_timeout=HUB_TIMEOUT_S,
+        )
+    except Exception:
+        # errors of its HTTP library differ between versions; all of them mean "not there"
+        return None
+    return Path(path).parent
 
 
 def _read_json(path: Path) -> Config | None:
@@ -292,8 +306,11 @@ def _checkpoint_bytes(folder: Path) -> int | None:
     return sum(path.stat().st_size for path in folder.glob("*.safetensors")) or None
 
 
-def _coverage(has_formula: bool, is_whole: bool, has_plain_layers: bool) -> FormulaCoverage:
-    """``is_whole``: the config describes a language model and nothing beside it."""
+def _coverage(*, has_formula: bool, is_whole: bool, has_plain_layers: bool) -> FormulaCoverage:
+    """How much of a model is counted. ``has_formula``: its type is one of FAMILIES. ``is_whole``:
+    the config describes a language model and nothing beside it. ``has_plain_layers``: they are
+    those of a plain transformer.
+    """
     if has_formula:
         return FormulaCoverage.WHOLE if is_whole else FormulaCoverage.LANGUAGE_MODEL
     return FormulaCoverage.PLAIN if has_plain_layers else FormulaCoverage.NOTHING
@@ -306,11 +323,13 @@ def facts_from_config(
 
     A value of an unexpected type counts as missing.
     """
+    # the config of the language model, which stands in that of a model with other encoders
     text = mapping(config, "text_config") or mapping(config, "llm_config") or config
     is_whole = text is config
     model_type = str(text.get("model_type") or config.get("model_type") or "")
     text = _with_defaults(text, model_type)
-    text = in_our_words(_as_one_figure(text), model_type)
+    text = _with_one_figure(text)
+    text = in_our_words(text, model_type)
     has_uncounted_layers = any(text.get(name) for name in _UNCOUNTED) or _has_several_figures(text)
     family = None if has_uncounted_layers else FAMILIES.get(model_type)
     shape = _shape(text, family or Family())
@@ -323,7 +342,9 @@ def facts_from_config(
         model_type=model_type,
         shape=shape,
         parameters=parameters.count(shape, family or Family()),
-        coverage=_coverage(family is not None, is_whole, has_plain_layers),
+        coverage=_coverage(
+            has_formula=family is not None, is_whole=is_whole, has_plain_layers=has_plain_layers
+        ),
         dtype=_dtype(text, config),
         max_model_len=_max_model_len(text, model_type),
         short_model_len=_short_model_len(text),
@@ -372,8 +393,8 @@ _UNCOUNTED = (
 )
 
 
-def _as_one_figure(text: Config) -> Config:
-    """The config with a number for each list that has the same number for every layer."""
+def _with_one_figure(text: Config) -> Config:
+    """The config with a number in place of each list that has the same number for every layer."""
     layers = _number(text, "num_hidden_layers")
     numbers: Config = {}
     for name in _FIGURES & text.keys():
@@ -420,13 +441,15 @@ _ALIASES = {
     "n_shared_experts": ("num_shared_experts", "moe_num_shared_experts", "num_shared_expert"),
     "num_nextn_predict_layers": ("mtp_num_hidden_layers",),
 }
-# Keys of the figures that the formula needs.
-_FIGURES = frozenset(Shape.__dataclass_fields__) - {"mixers", "mlps"} | _ALIASES.keys()
-_FIGURES = _FIGURES.union(*_ALIASES.values())
+_OF_EVERY_LAYER = {"mixers", "mlps"}  # fields of a shape that are no figures
+# Keys of the figures that the formula needs, aliases included.
+_FIGURES = (frozenset(Shape.__dataclass_fields__) - _OF_EVERY_LAYER).union(
+    _ALIASES.keys(), *_ALIASES.values()
+)
 
 
 def _number(text: Config, name: str, otherwise: int = 0) -> int:
-    """A whole number by its name or an alias."""
+    """A whole number by its name or an alias; ``otherwise`` where there is none."""
     for key in (name, *_ALIASES.get(name, ())):
         if text.get(key) is not None:
             return whole(text[key], otherwise)
@@ -434,15 +457,13 @@ def _number(text: Config, name: str, otherwise: int = 0) -> int:
 
 
 def _with_defaults(text: Config, model_type: str) -> Config:
-    """The config with the defaults of its class in transformers, if required keys are missing (a
-    slow import).
-    """
+    """The config; if required keys are missing, with the defaults of its class in transformers."""
     kinds = items(text, "layers_block_type")
     if kinds and not _number(text, "num_hidden_layers"):
         text = text | {"num_hidden_layers": len(kinds)}
     if all(_number(text, name) for name in _REQUIRED):
         return text
-    from transformers import CONFIG_MAPPING
+    from transformers import CONFIG_MAPPING  # slow, and few configs need it
 
     if model_type not in CONFIG_MAPPING:
         return text
@@ -451,7 +472,7 @@ def _with_defaults(text: Config, model_type: str) -> Config:
 
 
 def _shape(text: Config, family: Family) -> Shape | None:
-    """None without the figures that every model has."""
+    """The shape of a model; None without the figures that every model has."""
     hidden = _number(text, "hidden_size")
     layers = _number(text, "num_hidden_layers")
     heads = _number(text, "num_attention_heads")
@@ -464,13 +485,14 @@ def _shape(text: Config, family: Family) -> Shape | None:
     kv_heads = _number(text, "num_key_value_heads", heads)
     if text.get("multi_query") and not text.get("new_decoder_architecture"):
         kv_heads = 1
-    tied = text.get("tie_word_embeddings")
+    is_tied = text.get("tie_word_embeddings")
     kinds = _kinds_of_layers(text, layers)
+    # all that is more than the number of the same name in the config, or 0
     derived = {
         "num_key_value_heads": kv_heads,
         "head_dim": _number(text, "head_dim", max(1, hidden // heads)),
         "intermediate_size": intermediate,
-        "tie_word_embeddings": family.tied if tied is None else bool(tied),
+        "tie_word_embeddings": family.tied if is_tied is None else bool(is_tied),
         "attention_bias": bool(text.get("attention_bias")),
         "mlp_bias": bool(text.get("mlp_bias")),
         "attention_k_eq_v": bool(text.get("attention_k_eq_v")),
@@ -479,8 +501,8 @@ def _shape(text: Config, family: Family) -> Shape | None:
         "mixers": _mixers(text, kinds),
         "mlps": _mlps(text, kinds, has_experts=experts > 0),
     }
-    figures: Config = {name: _number(text, name) for name in Shape.__dataclass_fields__}
-    return Shape(**figures | derived)
+    numbers: Config = {name: _number(text, name) for name in Shape.__dataclass_fields__}
+    return Shape(**numbers | derived)
 
 
 # Nemotron-H: one letter per layer
@@ -488,17 +510,25 @@ _PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 
 
 def _kinds_of_layers(text: Config, layers: int) -> list[str]:
-    """What each layer is, in the words of the config."""
-    kinds = [str(kind) for kind in items(text, "layers_block_type") or items(text, "layer_types")]
+    """What each layer is, in the words of the config; those that it does not name have attention."""
+    named = _named_kinds(text, layers)[:layers]
+    return named + ["attention"] * (layers - len(named))
+
+
+def _named_kinds(text: Config, layers: int) -> list[str]:
+    """The kinds of layers that a config names: by a pattern, by a list, or by an interval."""
     pattern = text.get("hybrid_override_pattern")
-    if isinstance(pattern, str):
-        kinds = [_PATTERN.get(letter, letter) for letter in pattern]
+    if isinstance(pattern, str) and pattern:
+        return [_PATTERN.get(letter, letter) for letter in pattern]
+    listed = items(text, "layers_block_type") or items(text, "layer_types")
+    if listed:
+        return [str(kind) for kind in listed]
     interval = _number(text, "full_attention_interval")
-    if interval and not kinds:
-        kinds = [
-            "linear_attention" if (layer + 1) % interval else "attention" for layer in range(layers)
-        ]
-    return (kinds + ["attention"] * layers)[:layers]
+    if not interval:
+        return []
+    return [
+        "linear_attention" if (layer + 1) % interval else "attention" for layer in range(layers)
+    ]
 
 
 def _is_one_part_a_layer(kinds: list[str]) -> bool:
@@ -532,11 +562,12 @@ def _mlps(text: Config, kinds: list[str], has_experts: bool) -> tuple[str, ...]:
 
 
 def _moe_layers(text: Config, layers: int) -> set[int]:
-    """Layers with routed experts. These are all but the first k (DeepSeek), every n-th without
-    those of a list (Qwen), or those that a list names for each layer (``mlp_layer_types`` of
-    transformers 5, ``moe_layer_freq``).
+    """Layers with routed experts, counted from 0.
+
+    A config has a kind or a flag for each layer, says how many layers come before those with
+    experts (DeepSeek), or names the layers that have none (Qwen).
     """
-    kinds = items(text, "mlp_layer_types")
+    kinds = items(text, "mlp_layer_types")  # of transformers 5
     if kinds:
         return {layer for layer, kind in enumerate(kinds[:layers]) if kind != "dense"}
     flags = items(text, "moe_layer_freq")
@@ -550,8 +581,9 @@ def _moe_layers(text: Config, layers: int) -> set[int]:
     return {layer for layer in range(layers) if layer not in dense and (layer + 1) % step == 0}
 
 
-# Model types -> n, where every n-th layer has full attention; and types where no layer has it.
+# Model types -> n: every n-th layer has full attention.
 _FULL_ATTENTION_STEP = {"gemma2": 2, "gemma3_text": 6, "gpt_oss": 2}
+# Model types whose layers all have a sliding window, if any has.
 _ALL_SLIDING = {"mistral", "mixtral", "phi3", "starcoder2"}
 
 
@@ -592,8 +624,8 @@ _SCALED_ALREADY = ("su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepsee
 
 
 def _max_model_len(text: Config, model_type: str) -> int | None:
-    """vLLM's rule: the smallest length given, times the factor of a rope scaling that it does not
-    include already.
+    """The positions of a model by vLLM's rule: the smallest length that the config gives, times the
+    factor of its rope scaling, unless the length is one after scaling.
     """
     lengths = [whole(text.get(key)) for key in _LENGTHS]
     if whole(text.get("model_max_length")):
@@ -611,6 +643,7 @@ def _max_model_len(text: Config, model_type: str) -> int | None:
 
 
 def _short_model_len(text: Config) -> int | None:
+    """The positions that LongRoPE extends; None for models without it."""
     if _rope_type(_rope_scaling(text)) not in ("su", "longrope"):
         return None
     return whole(text.get("original_max_position_embeddings")) or None

@@ -156,75 +156,86 @@ FAMILIES: dict[str, Family] = {
     **dict.fromkeys(("granitemoehybrid", "jamba"), _LLAMA),
     "falcon_h1": Family(mamba_norm=False),
     "kimi_linear": Family(router_bias=True),
-    "phi": Family(
-        qkv_bias=True,
-        o_bias=True,
-        mlp_bias=True,
-        gated=False,
-        norms_per_layer=1,
-        norm_bias=True,
-        lm_head_bias=True,
-    ),
-    "starcoder2": Family(
-        qkv_bias=True, o_bias=True, mlp_bias=True, gated=False, norm_bias=True, tied=True
-    ),
+    "phi": replace(_LAYER_NORM, norms_per_layer=1, lm_head_bias=True),
+    "starcoder2": replace(_LAYER_NORM, tied=True),
     "gpt_neox": _LAYER_NORM,
-    "gpt2": Family(True, True, True, gated=False, norm_bias=True, tied=True, learned_positions=0),
-    "opt": Family(True, True, True, gated=False, norm_bias=True, tied=True, learned_positions=2),
+    "gpt2": replace(_LAYER_NORM, tied=True, learned_positions=0),
+    "opt": replace(_LAYER_NORM, tied=True, learned_positions=2),
 }
 
 
 def in_our_words(text: Config, model_type: str) -> Config:
     """The config by the formula's names, for families with other names or defaults."""
-    if model_type == "llama4_text":
-        wide = text.get("intermediate_size")
-        return text | {
-            "moe_intermediate_size": wide, "shared_expert_intermediate_size": wide,
-            "intermediate_size": text.get("intermediate_size_mlp"),
-            "decoder_sparse_step": text.get("interleave_moe_layer_step"),
-            "sliding_window": text.get("attention_chunk_size"), "sliding_window_pattern": 4,
-        }  # fmt: skip
-    if model_type == "nemotron_h":
-        # transformers 5 writes the kinds of layers in other words
-        words = {"linear_attention": "mamba", "full_attention": "attention"}
-        kinds = [words.get(str(kind), kind) for kind in items(text, "layers_block_type")]
-        renamed: Config = {
-            "head_dim": text.get("attention_head_dim"),
-            "shared_expert_intermediate_size": text.get("moe_shared_expert_intermediate_size"),
-            "layers_block_type": kinds,
-        }
-        return text | {name: value for name, value in renamed.items() if value}
-    if model_type == "gemma3_text":
-        return {"max_position_embeddings": 131072} | text
-    if model_type in ("gemma4_text", "gemma4_unified_text"):
-        # beside the experts of a layer there is a dense MLP
-        shared = text.get("intermediate_size") if text.get("num_experts") else None
-        # transformers 5.19 lists only layers of full attention there, and all of them are alike
-        layers = mapping(text, "per_layer_config")
-        full_attention = mapping(layers, next(iter(layers), ""))
-        defaults = {
-            "global_head_dim": full_attention.get("head_dim", 512),
-            "num_global_key_value_heads": full_attention.get("num_key_value_heads"),
-        }
-        return defaults | text | {"shared_expert_intermediate_size": shared}
-    if model_type in _HYBRIDS:
-        return _HYBRIDS[model_type](text)
-    if model_type == "hunyuan_v1_moe":
-        shared = whole(text.get("num_shared_expert"), 1) * whole(text.get("intermediate_size"))
-        return text | {"shared_expert_intermediate_size": shared}
-    if model_type == "ernie4_5_moe":
-        return text | {"first_k_dense_replace": text.get("moe_layer_start_index")}
-    return text
+    in_words_of_formula = _TRANSLATIONS.get(model_type)
+    return text if in_words_of_formula is None else in_words_of_formula(text)
+
+
+def _llama4(text: Config) -> Config:
+    """Llama 4: ``intermediate_size`` is that of the experts."""
+    expert_width = text.get("intermediate_size")
+    return text | {
+        "moe_intermediate_size": expert_width,
+        "shared_expert_intermediate_size": expert_width,
+        "intermediate_size": text.get("intermediate_size_mlp"),
+        "decoder_sparse_step": text.get("interleave_moe_layer_step"),
+        "sliding_window": text.get("attention_chunk_size"),
+        "sliding_window_pattern": 4,
+    }
+
+
+def _nemotron_h(text: Config) -> Config:
+    """Nemotron-H: Mamba-2, attention or an MLP in each layer."""
+    # transformers 5 writes the kinds of layers in other words
+    words = {"linear_attention": "mamba", "full_attention": "attention"}
+    kinds = [words.get(str(kind), kind) for kind in items(text, "layers_block_type")]
+    renamed: Config = {
+        "head_dim": text.get("attention_head_dim"),
+        "shared_expert_intermediate_size": text.get("moe_shared_expert_intermediate_size"),
+        "layers_block_type": kinds,
+    }
+    return text | {name: value for name, value in renamed.items() if value}
+
+
+def _gemma3(text: Config) -> Config:
+    return {"max_position_embeddings": 131072} | text
+
+
+def _gemma4(text: Config) -> Config:
+    """Gemma 4: a dense MLP beside the experts of a layer, and heads of other sizes in layers with
+    full attention.
+    """
+    beside_experts = text.get("intermediate_size") if text.get("num_experts") else None
+    # transformers 5.19 lists only layers of full attention there, and all of them are alike
+    layers = mapping(text, "per_layer_config")
+    full_attention = mapping(layers, next(iter(layers), ""))
+    defaults = {
+        "global_head_dim": full_attention.get("head_dim", 512),
+        "num_global_key_value_heads": full_attention.get("num_key_value_heads"),
+    }
+    return defaults | text | {"shared_expert_intermediate_size": beside_experts}
+
+
+def _hunyuan_moe(text: Config) -> Config:
+    """Hunyuan: each shared expert has the width of an MLP."""
+    shared_experts = whole(text.get("num_shared_expert"), 1)
+    width = shared_experts * whole(text.get("intermediate_size"))
+    return text | {"shared_expert_intermediate_size": width}
+
+
+def _ernie_moe(text: Config) -> Config:
+    return text | {"first_k_dense_replace": text.get("moe_layer_start_index")}
 
 
 def _granite_hybrid(text: Config) -> Config:
     """Granite 4 H: Mamba-2 or attention in each layer, and a dense MLP beside the experts."""
     ours = _with_mamba_2(text)
-    shared = text.get("shared_intermediate_size")
+    dense_width = text.get("shared_intermediate_size")
     if not whole(text.get("num_local_experts")):
-        return ours | {"intermediate_size": shared}
-    wide = text.get("intermediate_size")
-    return ours | {"moe_intermediate_size": wide, "shared_expert_intermediate_size": shared}
+        return ours | {"intermediate_size": dense_width}
+    return ours | {
+        "moe_intermediate_size": text.get("intermediate_size"),
+        "shared_expert_intermediate_size": dense_width,
+    }
 
 
 def _falcon_h1(text: Config) -> Config:
@@ -234,6 +245,7 @@ def _falcon_h1(text: Config) -> Config:
 
 
 def _with_mamba_2(text: Config) -> Config:
+    """The config with the formula's names for the figures of Mamba-2."""
     inner = whole(text.get("mamba_d_ssm"))
     inner = inner or whole(text.get("mamba_expand"), 2) * whole(text.get("hidden_size"))
     heads = whole(text.get("mamba_n_heads"), 128)
@@ -275,25 +287,26 @@ _DELTA_KEYS = {"full_attn_layers", "kda_layers", "head_dim", "num_heads", "short
 
 def _kimi_linear(text: Config) -> Config:
     """Kimi Linear: delta attention in most layers, latent attention in those that it lists."""
-    layers = min(whole(text.get("num_hidden_layers")), MOST_LAYERS)
     delta = mapping(text, "linear_attn_config")
     if delta.keys() - _DELTA_KEYS:  # Kimi K3 has gates and experts of another kind
         return text
-    heads = delta.get("num_heads")
-    width = delta.get("head_dim")
-    kinds = ["kda"] * layers
-    for layer in items(delta, "full_attn_layers"):  # counted from 1
-        if 1 <= whole(layer) <= layers:
-            kinds[whole(layer) - 1] = "attention"
-    if not delta:  # transformers 5 writes the same under other names
+    if delta:
+        layers = min(whole(text.get("num_hidden_layers")), MOST_LAYERS)
+        kinds = ["kda"] * layers
+        for layer in items(delta, "full_attn_layers"):  # counted from 1
+            if 1 <= whole(layer) <= layers:
+                kinds[whole(layer) - 1] = "attention"
+        heads = delta.get("num_heads")
+        head_dim = delta.get("head_dim")
+    else:  # transformers 5 writes the same under other names
         words = {"full_attention": "attention", "linear_attention": "kda"}
         kinds = [words.get(str(kind), str(kind)) for kind in items(text, "layer_types")]
         heads = text.get("linear_num_heads", 32)
-        width = text.get("linear_head_dim", 128)
+        head_dim = text.get("linear_head_dim", 128)
     return _without(text, "linear_attn_config", "layer_types") | {
         "layers_block_type": kinds,
         "linear_num_value_heads": heads,
-        "linear_value_head_dim": width,
+        "linear_value_head_dim": head_dim,
         "linear_conv_kernel_dim": delta.get("short_conv_kernel_size", 4),
     }
 
@@ -303,11 +316,19 @@ def _without(text: Config, *names: str) -> Config:
     return {name: value for name, value in text.items() if name not in names}
 
 
-_HYBRIDS: dict[str, Callable[[Config], Config]] = {
+# By model type: what puts a config into the words of the formula.
+_TRANSLATIONS: dict[str, Callable[[Config], Config]] = {
+    "llama4_text": _llama4,
+    "nemotron_h": _nemotron_h,
+    "gemma3_text": _gemma3,
+    "gemma4_text": _gemma4,
+    "gemma4_unified_text": _gemma4,
     "granitemoehybrid": _granite_hybrid,
     "falcon_h1": _falcon_h1,
     "jamba": _jamba,
     "kimi_linear": _kimi_linear,
+    "hunyuan_v1_moe": _hunyuan_moe,
+    "ernie4_5_moe": _ernie_moe,
 }
 
 
@@ -353,9 +374,10 @@ class Shape:
     global_head_dim: int = 0  # of Gemma 4's layers with full attention
     num_global_key_value_heads: int = 0
     attention_k_eq_v: bool = False  # those layers have one projection for keys and values
-    # For every layer what mixes tokens (attention, global, linear, kda, mamba, mamba1; both:
-    # attention and mamba) and what follows (mlp, moe); "": nothing.
+    # Of every layer, what mixes tokens: "attention", "global" (attention with heads of its own),
+    # "linear", "kda", "mamba", "mamba1", "both" (attention and mamba), or "" for nothing.
     mixers: tuple[str, ...] = ()
+    # Of every layer, what follows: "mlp", "moe", or "" for nothing.
     mlps: tuple[str, ...] = ()
 
     @property
@@ -366,22 +388,23 @@ class Shape:
     @property
     def state_elements(self) -> int:
         """Numbers that all layers with a state keep of one sequence, whatever its length."""
+        # of each layer: the recurrent state, and the earlier inputs that a convolution needs
         keys = self.linear_num_key_heads * self.linear_key_head_dim
         values = self.linear_num_value_heads * self.linear_value_head_dim
-        convolved = self.linear_conv_kernel_dim - 1
+        earlier_inputs = self.linear_conv_kernel_dim - 1
+        linear = values * self.linear_key_head_dim + (2 * keys + values) * earlier_inputs
+        kda = values * self.linear_value_head_dim + 3 * values * earlier_inputs
         inner = self.mamba_num_heads * self.mamba_head_dim
-        shifted = self.conv_kernel - 1
-        of_groups = 2 * self.n_groups * self.ssm_state_size
-        mamba = inner * self.ssm_state_size + (inner + of_groups) * shifted
-        elements_by_kind = {
-            "linear": values * self.linear_key_head_dim + (2 * keys + values) * convolved,
-            "kda": values * self.linear_value_head_dim + 3 * values * convolved,
-            "mamba": mamba,
-            "both": mamba,
-            "mamba1": self.mamba_inner_size * (self.ssm_state_size + shifted),
-        }
-        return sum(
-            self.mixers.count(kind) * elements for kind, elements in elements_by_kind.items()
+        groups = 2 * self.n_groups * self.ssm_state_size
+        earlier_mamba_inputs = self.conv_kernel - 1
+        mamba = inner * self.ssm_state_size + (inner + groups) * earlier_mamba_inputs
+        mamba1 = self.mamba_inner_size * (self.ssm_state_size + earlier_mamba_inputs)
+        layers = Counter(self.mixers)
+        return (
+            layers["linear"] * linear
+            + layers["kda"] * kda
+            + (layers["mamba"] + layers["both"]) * mamba
+            + layers["mamba1"] * mamba1
         )
 
     @property
@@ -408,13 +431,14 @@ def count(shape: Shape, family: Family) -> Parameters:
     """Parameters by part; ``attention`` includes layers that mix tokens without attention."""
     hidden = shape.hidden_size
     moe_layers = shape.num_moe_layers
-    mlp_bias = _has_bias(family.mlp_bias, shape.mlp_bias)
-    mlp = shape.mlps.count("mlp") * _mlp(hidden, shape.intermediate_size, family, mlp_bias)
-    shared = 0
+    has_mlp_bias = _has_bias(family.mlp_bias, shape.mlp_bias)
+    dense_mlp = _mlp(hidden, shape.intermediate_size, family, has_bias=has_mlp_bias)
+    shared_experts = 0
     if shape.shared_expert_intermediate_size:
-        shared = _mlp(hidden, shape.shared_expert_intermediate_size, family, bias=False)
+        width = shape.shared_expert_intermediate_size
+        shared_experts = _mlp(hidden, width, family, has_bias=False)
         if family.shared_expert_gate:
-            shared += hidden
+            shared_experts += hidden
     latent_projections = 2 * hidden * shape.moe_latent_size
     router_width = hidden + 1 if family.router_bias else hidden
     routers = moe_layers * shape.num_experts * router_width
@@ -429,8 +453,12 @@ def count(shape: Shape, family: Family) -> Parameters:
         head += shape.vocab_size
     return Parameters(
         embedding=(shape.vocab_size + positions) * hidden,
-        attention=_mixers(shape, family),
-        mlp=mlp + routers + moe_layers * (shared + latent_projections),
+        attention=_mixer_parameters(shape, family),
+        mlp=(
+            shape.mlps.count("mlp") * dense_mlp
+            + moe_layers * (shared_experts + latent_projections)
+            + routers
+        ),
         experts=moe_layers * shape.num_experts * _expert(shape, family),
         norms=norms * hidden * (2 if family.norm_bias else 1),
         lm_head=head,
@@ -445,7 +473,7 @@ def _attention_layers(shape: Shape) -> int:
     return shape.mixers.count("attention") + shape.mixers.count("both")
 
 
-def _mixers(shape: Shape, family: Family) -> int:
+def _mixer_parameters(shape: Shape, family: Family) -> int:
     """Parameters of attention, and of layers that mix tokens without it."""
     layers = Counter(shape.mixers)
     attention = _mla(shape) if shape.mla else _attention(shape, family)
@@ -481,10 +509,11 @@ def _has_bias(of_family: bool | None, of_config: bool) -> bool:
     return of_config if of_family is None else of_family
 
 
-def _mlp(hidden: int, intermediate: int, family: Family, bias: bool) -> int:
+def _mlp(hidden: int, intermediate: int, family: Family, *, has_bias: bool) -> int:
+    """An MLP of this width: one projection up, or two if it is gated, and one down."""
     ups = 2 if family.gated else 1
     weights = (ups + 1) * hidden * intermediate
-    if bias:
+    if has_bias:
         weights += ups * intermediate + hidden
     return weights
 
@@ -494,11 +523,12 @@ def _expert(shape: Shape, family: Family) -> int:
         shape.moe_latent_size or shape.hidden_size,
         shape.moe_intermediate_size,
         family,
-        family.expert_bias,
+        has_bias=family.expert_bias,
     )
 
 
 def _attention(shape: Shape, family: Family) -> int:
+    """Attention with a head dimension that queries, keys and values share."""
     hidden = shape.hidden_size
     heads = shape.num_attention_heads
     queries = heads * shape.head_dim

@@ -283,7 +283,7 @@ def test_a_hub_that_does_not_answer_costs_the_limit_and_no_more(
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
         monkeypatch.setattr(models, "HUB_TIMEOUT_S", 0.2)
         monkeypatch.setattr(
-            models, "_from_hub", lambda *_, local_only: None if local_only else time.sleep(2)
+            models, "_hub_folder", lambda *_, local_only: None if local_only else time.sleep(2)
         )
         started_s = time.monotonic()
         assert model_facts("nobody/silent") is None
