@@ -13,9 +13,11 @@ from orchestrator.results.window import MeasuredWindow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterCost:
-    """Of the answered requests that were due in the window. Each field is the column of ``points``
-    with the same name. Latencies are medians in ms, TTFT from when a request was due, of a mix those
-    of the parts that have both kinds of requests; None: of fewer than LEAST_REQUESTS.
+    """What adapters cost among the answered requests that were due in the window. Each field is the
+    column of ``points`` with the same name.
+
+    Latencies are medians in ms, TTFT from when a request was due; None: there were fewer than
+    LEAST_REQUESTS. In a mix they are about the parts that have requests of both kinds.
     """
 
     adapter_share: float
@@ -28,8 +30,7 @@ class AdapterCost:
 
 def adapter_cost_of(requests: Rows, window: MeasuredWindow) -> AdapterCost | None:
     """What adapters cost; None where no answered request of the window asked for one."""
-    adapters = requests["adapter"]
-    if adapters.null_count == len(adapters):
+    if requests["adapter"].null_count == len(requests["adapter"]):
         return None
     answered = AnsweredLatencies.of(requests, window, ["adapter"])
     adapters = answered.columns["adapter"]

@@ -13,8 +13,8 @@ from orchestrator.results.stored_json import parsed_prediction, parsed_settings
 
 @dataclass(frozen=True, slots=True)
 class StoredDeployment:
-    """One engine configuration. ``settings``: empty where its row was never stored. ``work``: what
-    its tokens need, or why that is not known.
+    """One engine configuration. ``settings``: empty where its row was never stored. ``work``: the
+    computation and memory traffic that its tokens need, or why these are not known.
     """
 
     deployment_id: str

@@ -79,11 +79,12 @@ class LimitCount:
 class Verdicts:
     """How the requests of one attempt did under one SLO.
 
-    ``tests``: each has one entry per request that it is about and that was due in the window, in
-    order of schedule; an error met nothing. First comes the test of all limits on single requests
-    together, then one test per limit on a percentile. The limits of an SLO are either all on parts
-    of a mix or all on all requests; where they are on parts, each part has such tests of its own,
-    one part after the other. The SLO holds where all of its tests hold.
+    The SLO holds where all of its ``tests`` hold. First comes the test of all limits on single
+    requests together, then one test per limit on a percentile. Where an SLO limits parts of a mix,
+    it limits nothing else, and each part has such tests of its own, one part after the other.
+
+    A test has one entry per request that it is about and that was due in the window, in order of
+    schedule. A request that ended with an error met nothing.
     """
 
     tests: tuple[Test, ...]
@@ -102,8 +103,8 @@ class Verdicts:
 
     @property
     def attainment(self) -> float | None:
-        """The share of requests that met the first test. Where limits are on parts, it is the share
-        of the test that misses its target by most. None without requests.
+        """The share of requests that met the first test. Where limits are on parts of a mix, the
+        share that met the test whose share is lowest beside its target. None without requests.
         """
         if self.tests[0].part is None:
             return float(self.met.mean()) if self.met.size else None
@@ -142,42 +143,66 @@ def parse_slo(text: str) -> Slo:
     ProblemsError with everything that is wrong at once.
     """
     values: dict[str, str | float] = {}
-    of_parts: dict[str, dict[str, str | float]] = {}
+    values_by_part: dict[str, dict[str, str | float]] = {}
     problems: list[str] = []
-    for term in text.split(","):
-        match = _TERM.fullmatch(term)
-        if match is None:
-            problems.append(f"{term.strip()!r} is not a limit; write it like ttft<=500ms")
+    for text_of_term in text.split(","):
+        term = _term(text_of_term)
+        if term is None:
+            problems.append(f"{text_of_term.strip()!r} is not a limit; write it like ttft<=500ms")
             continue
-        part, name, operator, value = match[1], match[2].lower(), match[3], match[4]
-        values_here = values if part is None else of_parts.setdefault(part, {})
-        problem = _problem_of_name(name) or _problem_of_operator(name, operator, value)
+        values_here = values if term.part is None else values_by_part.setdefault(term.part, {})
+        problem = _problem_of_term(term)
+        if problem is None and term.name in values_here:
+            problem = f"{term.name} is given twice"
         if problem is not None:
             problems.append(problem)
-        elif part is not None and name == "agreement":
-            problems.append(
-                f"{part}:agreement: a part has no agreement of its own; leave {part}: out"
-            )
-        elif name in values_here:
-            problems.append(f"{name} is given twice")
-        else:
-            parse_value = _PARSERS.get(name, _latency)
-            try:
-                values_here[name] = parse_value(value)
-            except ValueError as error:
-                problems.append(f"{name}: {error}")
+            continue
+        parse_value = _PARSERS.get(term.name, _latency)
+        try:
+            values_here[term.name] = parse_value(term.value)
+        except ValueError as error:
+            problems.append(f"{term.name}: {error}")
     if not problems:
-        problems += _unfit(values, of_parts)
+        problems += _problems_together(values, values_by_part)
     if problems:
         raise ProblemsError([Problem(f"--slo: {problem}") for problem in problems])
-    return Slo.model_validate(_with_parts(values, of_parts)).resolved()
+    return Slo.model_validate(_with_parts(values, values_by_part)).resolved()
+
+
+@dataclass(frozen=True, slots=True)
+class _Term:
+    """One condition in the text of an SLO, like ``chat:ttft<=500ms``. ``part``: the part of a mix
+    that it is about; None: all requests.
+    """
+
+    part: str | None
+    name: str
+    operator: str
+    value: str
+
+
+def _term(text: str) -> _Term | None:
+    """The condition that a text says; None if it says none."""
+    match = _TERM.fullmatch(text)
+    if match is None:
+        return None
+    part, name, operator, value = match.groups()
+    return _Term(part, name.lower(), operator, value)
 
 
 def _with_parts(
-    values: Mapping[str, str | float], of_parts: Mapping[str, Mapping[str, str | float]]
+    values: Mapping[str, str | float], values_by_part: Mapping[str, Mapping[str, str | float]]
 ) -> dict[str, object]:
-    """The keys of an SLO. ``of_parts``: those of each part of a mix."""
-    return {**values, "parts": of_parts} if of_parts else dict(values)
+    """The keys of an SLO, those of the parts of a mix under ``parts``."""
+    return {**values, "parts": values_by_part} if values_by_part else dict(values)
+
+
+def _problem_of_term(term: _Term) -> str | None:
+    """Why a condition cannot be one of an SLO, whatever its value; None if it can."""
+    problem = _problem_of_name(term.name) or _problem_of_operator(term)
+    if problem is None and term.part is not None and term.name == "agreement":
+        return f"{term.part}:agreement: a part has no agreement of its own; leave {term.part}: out"
+    return problem
 
 
 def _problem_of_name(name: str) -> str | None:
@@ -191,22 +216,22 @@ def _problem_of_name(name: str) -> str | None:
     return unknown_name("limit", name, (*_PARSERS, *percentile_names))
 
 
-def _problem_of_operator(name: str, operator: str, value: str) -> str | None:
-    expected = {"attainment": ">=", "agreement": ">=", "reader": "="}.get(name, "<=")
-    if operator == expected:
+def _problem_of_operator(term: _Term) -> str | None:
+    expected = {"attainment": ">=", "agreement": ">=", "reader": "="}.get(term.name, "<=")
+    if term.operator == expected:
         return None
-    suggested = value if name in _WITHOUT_UNIT else _with_likely_unit(value)
-    return f"{name}{operator}{value}: write {name}{expected}{suggested}"
+    suggested = term.value if term.name in _WITHOUT_UNIT else _with_likely_unit(term.value)
+    return f"{term.name}{term.operator}{term.value}: write {term.name}{expected}{suggested}"
 
 
-def _unfit(
-    values: Mapping[str, str | float], of_parts: Mapping[str, Mapping[str, str | float]]
+def _problems_together(
+    values: Mapping[str, str | float], values_by_part: Mapping[str, Mapping[str, str | float]]
 ) -> list[str]:
     """Why limits that are each right by themselves do not fit together."""
-    if not of_parts and not values.keys() - {"attainment", "agreement"}:
+    if not values_by_part and not values.keys() - {"attainment", "agreement"}:
         return [f"no latency limit; give at least one of {', '.join(LIMITS)}, like ttft<=500ms"]
     try:
-        Slo.model_validate(_with_parts(values, of_parts))
+        Slo.model_validate(_with_parts(values, values_by_part))
     except ValidationError as error:
         return [str(details["ctx"]["text"]) for details in error.errors()]
     return []
@@ -262,10 +287,11 @@ def have_same_limits(first: Slo, second: Slo) -> bool:
     """Whether two SLOs limit the same, whatever they are called and in whatever order and units
     they are written.
     """
-    of_first, of_second = _bounds(first), _bounds(second)
-    if of_first.keys() != of_second.keys():
+    bounds = _bounds(first)
+    other_bounds = _bounds(second)
+    if bounds.keys() != other_bounds.keys():
         return False
-    return all(math.isclose(bound, of_second[name]) for name, bound in of_first.items())
+    return all(math.isclose(bound, other_bounds[name]) for name, bound in bounds.items())
 
 
 def _bounds(slo: Slo) -> dict[str, float]:
@@ -295,12 +321,16 @@ def format_limits(slo: Slo) -> str:
     This is ``format_slo`` without the agreement, which limits no request.
     """
     terms: list[str] = []
+    names_attainment = False
     for group in slo.groups:
         terms += [f"{limit.name}<={format_duration(limit.seconds)}" for limit in group.limits]
-        # only a part can have another attainment than the SLO
-        if group.is_joint and group.attainment != slo.attainment:
+        if not group.is_joint:
+            continue
+        if group.attainment == slo.attainment:
+            names_attainment = True
+        else:  # only a part can have another attainment than the SLO
             terms.append(f"{group.part}:attainment>={group.attainment:g}")
-    if any(group.is_joint and group.attainment == slo.attainment for group in slo.groups):
+    if names_attainment:
         terms.append(f"attainment>={slo.attainment:g}")
     return ",".join(terms)
 
@@ -359,7 +389,7 @@ class LimitColumns:
         self._index = NumberColumn(np.int32)
         self._scheduled_ns = NumberColumn()
         self._ok = NumberColumn(np.bool_)
-        self._part_names: dict[str, int] = {}  # with their codes
+        self._part_names: dict[str, int] = {}  # name of a part -> its code
         self._part_codes = NumberColumn(np.int16)
         self._seconds = defaultdict[str, NumberColumn](NumberColumn)
 
@@ -448,24 +478,24 @@ def judge_each(values: LimitValues, slo: Slo, ends: Iterable[int]) -> Iterator[V
     """
     limits = slo.limits
     share_to_meet = {limit.name: slo.to_meet(limit) for limit in limits}
-    by_limit = _met(values, slo)
-    known_by_latency = {limit.of: _known_seconds(values, limit.of) for limit in limits}
-    of_parts = {group.part: values.of_part(group.part) for group in slo.groups}
-    tests_of_all = _tests(by_limit, values.ok, slo)
+    met_by_limit = _met(values, slo)
+    known_seconds = {limit.of: _known_seconds(values, limit.of) for limit in limits}
+    is_of_part = {group.part: values.of_part(group.part) for group in slo.groups}
+    tests_of_all_attempts = _tests(met_by_limit, values.ok, slo)
     begin = 0
     for end in ends:
+        attempt = slice(begin, end)
         counts: dict[str, LimitCount] = {}
         for limit in limits:
-            met = int(np.count_nonzero(by_limit[limit.name][begin:end]))
-            is_of_part = of_parts[limit.part][begin:end]
-            seconds = known_by_latency[limit.of][begin:end][is_of_part]
+            met = int(np.count_nonzero(met_by_limit[limit.name][attempt]))
+            seconds = known_seconds[limit.of][attempt][is_of_part[limit.part][attempt]]
             needed_s = _value_of_share(seconds, share_to_meet[limit.name])
             counts[limit.name] = LimitCount(met, seconds.size, needed_s)
         tests_of_attempt: list[Test] = []
-        for test in tests_of_all:
-            met_in_attempt = test.met[begin:end]
+        for test in tests_of_all_attempts:
+            met_in_attempt = test.met[attempt]
             if test.part is not None:
-                met_in_attempt = met_in_attempt[of_parts[test.part][begin:end]]
+                met_in_attempt = met_in_attempt[is_of_part[test.part][attempt]]
             tests_of_attempt.append(replace(test, met=met_in_attempt))
         yield Verdicts(tuple(tests_of_attempt), counts)
         begin = end
@@ -501,20 +531,22 @@ def _met(values: LimitValues, slo: Slo) -> dict[str, Bools]:
     return by_limit
 
 
-def _tests(by_limit: Mapping[str, Bools], ok: Bools, slo: Slo) -> tuple[Test, ...]:
-    """The tests of an SLO with an entry for every request, those of other parts included.
+def _tests(met_by_limit: Mapping[str, Bools], ok: Bools, slo: Slo) -> tuple[Test, ...]:
+    """The tests of an SLO, each with an entry for every request, also of parts that it is not about.
 
-    ``ok``: which requests were answered. Where an SLO has no limit, such a request has met it.
+    ``ok``: which requests were answered. Under an SLO without any limit, these have met it.
     """
     tests_of_slo: list[Test] = []
     for group in slo.groups:
-        of_each_request = [by_limit[limit.name] for limit in group.limits if limit.share is None]
+        on_single_requests = [
+            met_by_limit[limit.name] for limit in group.limits if limit.share is None
+        ]
         if group.is_joint:
-            met = np.logical_and.reduce(of_each_request) if of_each_request else ok
+            met = np.logical_and.reduce(on_single_requests) if on_single_requests else ok
             tests_of_slo.append(Test(joint_name(group.part), met, group.attainment, group.part))
         for limit in group.limits:
             if limit.share is not None:
-                met = by_limit[limit.name]
+                met = met_by_limit[limit.name]
                 tests_of_slo.append(Test(limit.name, met, limit.share, group.part))
     return tuple(tests_of_slo)
 
@@ -578,7 +610,8 @@ def _p99_of_rows(block: TokenEventBlock) -> Floats:
     low = np.floor(rank).astype(np.int64)
     high = np.ceil(rank).astype(np.int64)
     start = (np.cumsum(lengths) - lengths)[has_gaps]  # of each row's gaps
-    below, above = sorted_us[start + low], sorted_us[start + high]
+    below = sorted_us[start + low]
+    above = sorted_us[start + high]
     p99_us = np.full(block.request.size, -np.inf)
     p99_us[has_gaps] = below + (above - below) * (rank - low)
     return p99_us

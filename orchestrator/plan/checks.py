@@ -63,7 +63,9 @@ def checked_predictions(experiment: Experiment, paths: Paths) -> Predictions:
 
 
 def _check_size(experiment: Experiment, candidates: Sequence[Candidate], loads: int) -> None:
-    """Raises ProblemsError for too many measurements: the other checks take as long as planning."""
+    """Raises ProblemsError for too many measurements, before the other checks, which would take as
+    long as planning so many does.
+    """
     load: Load | None = experiment.parts.get("load")
     deployments = sum(candidate.excluded_by is None for candidate in candidates)
     levels = 0
@@ -101,7 +103,7 @@ def _check_apis(experiment: Experiment, candidates: Sequence[Candidate]) -> None
 
 
 def _check_parts(experiment: Experiment) -> None:
-    """Reports limits on parts that some workload does not have: there they would say nothing."""
+    """Reports limits on parts of a mix that some workload does not have."""
     workloads = measured(experiment.parts.get("workloads", ()))
     slos: Mapping[str, Slo] = experiment.parts.get("slos", {})
     for key, slo in slos.items():
@@ -117,8 +119,8 @@ def _check_parts(experiment: Experiment) -> None:
 
 
 def _check_accelerators(experiment: Experiment) -> None:
-    """Reports accelerators that the catalogue lacks, unless the file says how much memory they have:
-    what fits on them could not be judged.
+    """Reports accelerators of unknown memory, on which it could not be judged what fits: the
+    catalogue lacks them, and the file does not say how much they have.
     """
     hardware: Mapping[str, Hardware] = experiment.parts.get("hardware", {})
     for key, written in hardware.items():

@@ -101,8 +101,9 @@ def markdown_cell(text: str) -> str:
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, object]:
-    """Flattens nested objects and records to dotted columns (``ttft_ms.p50``), lists to cells: of
-    objects and lists as JSON.
+    """Flattens nested objects and records to dotted columns (``ttft_ms.p50``).
+
+    A list becomes one cell, as ``_list_text`` writes it.
     """
     columns: dict[str, object] = {}
     for name, item in _items(value):

@@ -15,13 +15,18 @@ class RunDocument:
 
     @property
     def state(self) -> RunState:
-        """The state of the record, unless it is seen from outside that the run is dead or silent."""
+        """The state that the record names, unless the run's program is gone, or on another host and
+        silent.
+        """
         if self.record.state is RunState.ENDED:
             return RunState.ENDED
         lives = self.record.lives()
-        if lives is None:  # its program runs on another host
-            return RunState.SILENT if self.age_s >= SILENT_S else self.record.state
-        return self.record.state if lives else RunState.DEAD
+        if lives is False:
+            return RunState.DEAD
+        is_on_other_host = lives is None
+        if is_on_other_host and self.age_s >= SILENT_S:
+            return RunState.SILENT
+        return self.record.state
 
     @property
     def is_starting(self) -> bool:
@@ -47,7 +52,7 @@ class ExperimentRuns:
 
     @property
     def of_now(self) -> tuple[RunDocument, ...]:
-        """The runs that tell what happens now: while one starts, those that are over do not."""
+        """The runs that tell what happens now. While one starts, those that are over are left out."""
         if not any(run.is_starting for run in self.runs):
             return self.runs
         return tuple(run for run in self.runs if not run.is_over)
