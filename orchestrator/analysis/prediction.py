@@ -235,6 +235,7 @@ class Prediction:
         KeyError, TypeError or ValueError if it is none.
         """
         error = document.get("error")
+        assumed = document.get("assumed")
         return cls(
             starts=_starts(document),
             simulated_at=document.get("simulated"),
@@ -249,7 +250,7 @@ class Prediction:
             not_predicted=document.get("not_predicted"),
             error=None if error is None else PredictionError.from_document(error),
             missing_row=document.get("no_row"),
-            assumed=Assumptions.model_validate(document.get("assumed", {})),
+            assumed=NOTHING_ASSUMED if assumed is None else Assumptions.model_validate(assumed),
         )
 
     def document(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 
 import orjson
-from pydantic import PlainSerializer, PlainValidator, ValidationError
+from pydantic import Field, PlainSerializer, PlainValidator, ValidationError
 
 from orchestrator import __version__
 from orchestrator.analysis.prediction import NOTHING_PREDICTED, Prediction
@@ -134,8 +134,9 @@ class Deployment(Strict):
     reasons: tuple[str, ...] = ()  # for the status
     remarks: tuple[str, ...] = ()  # what is worth knowing and changes nothing
     unserved: tuple[str, ...] = ()  # names of workloads that it cannot serve
-    # by feasibility.py (starts) and predictions.py (all else)
-    predicted: PlannedPrediction = NOTHING_PREDICTED
+    # by feasibility.py (starts) and predictions.py (all else); a factory, because pydantic copies a
+    # default that cannot be hashed
+    predicted: PlannedPrediction = Field(default_factory=lambda: NOTHING_PREDICTED)
     derived: dict[str, Any] = {}
     levels: tuple[Level, ...] = ()  # the file's levels, if they follow from these settings
     left_out: LeftOut | None = None  # why the shortlist of its plan leaves it out, if it does

@@ -66,6 +66,12 @@ def test_a_plan_survives_json_exactly() -> None:
     assert again.to_json() == plan.to_json()
 
 
+def test_deployments_read_back_share_the_prediction_of_nothing() -> None:
+    plan = planned(deployments={**grid(tensor_parallel_size=[1, 2]), "exclude": ["True"]})
+    again = Plan.from_json(plan.to_json())
+    assert all(each.predicted is NOTHING_PREDICTED for each in again.deployments)
+
+
 @given(
     st.lists(st.integers(1, 8), min_size=1, max_size=3),
     st.floats(0.001, 1e6),
