@@ -68,6 +68,32 @@ def _largest(lengths: Sequence[Lengths]) -> int | None:
     return max(finite) if len(finite) == len(limits) else None
 
 
+def _least_input(shape: SessionShape, turns: int) -> int:
+    """Fewest tokens of all user messages of a session with so many turns."""
+    least = min(pair.input.bounds[0] for pair in shape.pairs)
+    first = least if shape.first_input is None else shape.first_input.bounds[0]
+    total = first + (turns - 1) * least
+    if shape.documents is not None:
+        total += turns * shape.documents.count.bounds[0] * shape.documents.tokens.bounds[0]
+    return total
+
+
+def _most_input(shape: SessionShape, turns: int) -> int | None:
+    """Most tokens of all user messages of a session with so many turns; None: no limit."""
+    most = _largest([pair.input for pair in shape.pairs])
+    first = most if shape.first_input is None else shape.first_input.bounds[1]
+    if most is None or first is None:
+        return None
+    total = first + (turns - 1) * most
+    if shape.documents is None:
+        return total
+    most_documents = shape.documents.count.bounds[1]
+    most_tokens = shape.documents.tokens.bounds[1]
+    if most_documents is None or most_tokens is None:
+        return None
+    return total + turns * most_documents * most_tokens
+
+
 @lru_cache(MOST_TURNS_OF_ALL)
 def _sample(shape: SessionShape) -> NDArray[np.uint32]:
     """``SessionLengths.sample``, drawn once for all deployments. Lengths that uint32 cannot hold
@@ -218,64 +244,39 @@ class Drawn(Workload):
         """The last turn of a conversation contains all turns before it."""
         shape = self.session()
         least_turns, _ = shape.turns.bounds
-        least = self.shared_prefix_tokens + self._least_input(least_turns)
+        least = self.shared_prefix_tokens + _least_input(shape, least_turns)
         least += least_turns * min(pair.output.bounds[0] for pair in shape.pairs)
         most_output = _largest([pair.output for pair in shape.pairs])
-        most_input = self._most_input(self.most_turns())
+        most_input = _most_input(shape, self.most_turns())
         if most_input is None or most_output is None or self.sends_images():
             return least, None
         return least, self.shared_prefix_tokens + most_input + self.most_turns() * most_output
-
-    def _least_input(self, turns: int) -> int:
-        """Fewest tokens of all user messages of a session with so many turns."""
-        shape = self.session()
-        least = min(pair.input.bounds[0] for pair in shape.pairs)
-        first = least if shape.first_input is None else shape.first_input.bounds[0]
-        total = first + (turns - 1) * least
-        if shape.documents is not None:
-            total += turns * shape.documents.count.bounds[0] * shape.documents.tokens.bounds[0]
-        return total
-
-    def _most_input(self, turns: int) -> int | None:
-        """Most tokens of all user messages of a session with so many turns; None: no limit."""
-        shape = self.session()
-        most = _largest([pair.input for pair in shape.pairs])
-        first = most if shape.first_input is None else shape.first_input.bounds[1]
-        if most is None or first is None:
-            return None
-        total = first + (turns - 1) * most
-        if shape.documents is None:
-            return total
-        most_documents = shape.documents.count.bounds[1]
-        most_tokens = shape.documents.tokens.bounds[1]
-        if most_documents is None or most_tokens is None:
-            return None
-        return total + turns * most_documents * most_tokens
 
     def longer_prompts(self, tokens: int) -> float:
         """The share of prompts longer than ``tokens``: by the bounds of the lengths, else estimated
         from a sample.
         """
-        if self.shared_prefix_tokens + self._least_input(turns=1) > tokens:
+        shape = self.session()
+        if self.shared_prefix_tokens + _least_input(shape, turns=1) > tokens:
             return 1.0
-        longest = self._longest_prompt()
+        longest = self._longest_prompt(shape)
         if longest is not None and longest <= tokens:
             return 0.0
-        sample = _sample(self.session())
+        sample = _sample(shape)
         count = len(sample)
         fitting_tokens = np.uint32(tokens - self.shared_prefix_tokens)
         fitting = np.searchsorted(sample, fitting_tokens, side="right")
         return float(np.clip((count - fitting) / count, 1 / count, 1 - 1 / count))
 
-    def _longest_prompt(self) -> int | None:
+    def _longest_prompt(self, shape: SessionShape) -> int | None:
         """Tokens of the longest prompt that can be drawn; None: there is no limit."""
         turns = self.most_turns()
-        most_input = self._most_input(turns)
+        most_input = _most_input(shape, turns)
         if most_input is None:
             return None
         if turns == 1:
             return self.shared_prefix_tokens + most_input
-        most_output = _largest([pair.output for pair in self.pairs])
+        most_output = _largest([pair.output for pair in shape.pairs])
         if most_output is None:
             return None
         return self.shared_prefix_tokens + most_input + (turns - 1) * most_output

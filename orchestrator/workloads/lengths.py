@@ -4,7 +4,7 @@ between them. They are drawn in blocks, so that any session can be asked for alo
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -19,6 +19,8 @@ BLOCK = 1024  # sessions whose lengths are drawn together
 SAMPLE = 1000  # sessions, less than a block, that are drawn to estimate prompt lengths
 BLOCKS_KEPT = 16  # of lengths, in memory
 DOCUMENT_LENGTHS_KEPT = 100_000
+ONE_TURN = Lengths(fixed=1)
+NO_PAUSE = Pauses(fixed=0.0)
 
 # The random streams below SESSION_STREAM, by purpose.
 _TURNS = 0
@@ -37,9 +39,9 @@ class SessionShape:
     """
 
     pairs: tuple[LengthPair, ...]
-    turns: Lengths = field(default_factory=lambda: Lengths(fixed=1))
+    turns: Lengths = ONE_TURN
     first_input: Lengths | None = None
-    pauses: Pauses = field(default_factory=lambda: Pauses(fixed=0.0))
+    pauses: Pauses = NO_PAUSE
     documents: Documents | None = None
 
     @classmethod
