@@ -196,7 +196,7 @@ def of_hardware(hardware: Hardware) -> Accelerator | None:
 
 def memory_bytes(hardware: Hardware) -> int | None:
     """Memory of one device: the user's figure, else the catalogue's, else None."""
-    entry = of_hardware(hardware)
-    if entry is not None:
-        return entry.memory_bytes
-    return int(hardware.memory_gb * 1e9) if hardware.memory_gb else None
+    if hardware.memory_gb:
+        return int(hardware.memory_gb * 1e9)
+    entry = find(hardware.accelerator)
+    return None if entry is None else entry.memory_bytes

@@ -324,7 +324,9 @@ def kv_bytes_per_token(
         other_layers -= facts.num_sliding_layers
     element = kv_element_bytes(kv_cache_dtype(facts, settings), dtype_bytes(settings.dtype))
     other_bytes = element * _kv_elements(shape, settings)
-    global_bytes = element * _kv_elements(shape.of_global, settings)
+    global_bytes: float = 0
+    if global_layers:
+        global_bytes = element * _kv_elements(shape.of_global, settings)
     most_others = math.ceil(other_layers / stages)
     most_globals = math.ceil(global_layers / stages)
     fullest = other_bytes * most_others + global_bytes * most_globals

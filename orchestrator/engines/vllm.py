@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from orchestrator.base.errors import FailureKind
-from orchestrator.catalog.accelerators import memory_bytes, of_hardware
+from orchestrator.catalog.accelerators import find, memory_bytes
 from orchestrator.catalog.memory import DEFAULT_UTILIZATION, GIB
 from orchestrator.engines import command
 from orchestrator.engines.command import Command, Flag, LogFigure, Node
@@ -74,7 +74,7 @@ def _batch(hardware: Hardware) -> dict[str, int]:
         return command.PINNED_BATCH
     if memory >= 160 * GIB:
         return LARGE_BATCH
-    device = of_hardware(hardware)
+    device = find(hardware.accelerator)
     is_a100 = device is not None and "A100" in device.name
     if is_a100 or memory < 70 * GIB:
         return SMALL_BATCH

@@ -1,5 +1,6 @@
 """Judges a deployment: each of its roles by engine, model and workloads, then all of them."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -203,7 +204,7 @@ def _local_models(settings: EngineSettings) -> list[str]:
     draft = settings.speculative.model if settings.speculative else None
     adapters = (settings.lora_modules or {}).values()
     names = (settings.model, settings.tokenizer, draft, *adapters)
-    return [name for name in names if name is not None and Path(name).is_absolute()]
+    return [name for name in names if name is not None and os.path.isabs(name)]
 
 
 def tokenizer_finding(settings: EngineSettings) -> RuleFinding | None:
@@ -211,7 +212,7 @@ def tokenizer_finding(settings: EngineSettings) -> RuleFinding | None:
     has its files.
     """
     name = settings.tokenizer or settings.model
-    if not Path(name).is_absolute():
+    if not os.path.isabs(name):
         return None
     if settings.tokenizer and Path(name).is_file() and Path(name).suffix != ".json":
         return RuleFinding(

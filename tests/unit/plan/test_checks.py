@@ -21,6 +21,14 @@ def test_an_api_without_deployments_is_a_problem_with_the_nearest_name() -> None
     assert problem.hint == "did you mean 'chat'?"
 
 
+def test_an_api_without_deployments_is_found_beside_one_that_is_served() -> None:
+    lengths = {"input_tokens": 10, "output_tokens": 5}
+    served = {"name": "served", "api": "completions", **lengths}
+    unserved = {"name": "unserved", "api": "chatt", **lengths}
+    problem = only_problem(workloads=[served, unserved])
+    assert problem.message == "no deployment has the API 'chatt'"
+
+
 RECORDED = {"name": "w", "kind": "file", "prompts": "p.jsonl", "output_tokens": "file"}
 
 
