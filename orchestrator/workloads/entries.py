@@ -26,10 +26,13 @@ from orchestrator.workloads.images import PictureFiles, image_url_part
 from orchestrator.workloads.kind import Message, Speaker
 from orchestrator.workloads.recorded_tools import (
     MESSAGE_KEYS,
+    SHAREGPT_CALL,
+    SHAREGPT_RESULTS,
     TOOL_FIELDS,
     message_with_tools,
     must_call_tool,
     tool_fields,
+    with_calls_of_sharegpt,
 )
 
 # Names of speakers in "messages", as OpenAI's API has them, and in "conversations".
@@ -45,6 +48,8 @@ SHAREGPT_SPEAKERS: dict[str, Speaker] = {
     "gpt": "assistant",
     "chatgpt": "assistant",
     "bing": "assistant",
+    SHAREGPT_CALL: "assistant",
+    **dict.fromkeys(SHAREGPT_RESULTS, "tool"),
 }
 # Tokens that each of a trace's hash_ids stands for: Mooncake's traces have blocks of 512, Bailian's
 # (Qwen) of 16. All rows of a file have blocks of one size.
@@ -256,7 +261,7 @@ def read_entry(
         problems.append("'hash_ids' belong to 'input_length', which is missing")
     output_tokens = _answer_length(keys, problems)
     constraint = _constraint(keys, problems)
-    fields = tool_fields(keys, problems)
+    fields = tool_fields(keys, problems, are_bare="conversations" in contents)
     if constraint is not None and must_call_tool(fields):
         problems.append("an answer that must be a call of a tool cannot be constrained otherwise")
     try:
@@ -644,9 +649,17 @@ def _share_gpt(keys: Mapping[str, Any]) -> _Content | None:
     return _turn_by_turn(list(_messages(keys, "conversations", _SHAREGPT_NAMES)))
 
 
+def _share_gpt_session(keys: Mapping[str, Any]) -> _Content | None:
+    """All that the user says, turn by turn; with calls of tools, as they were recorded."""
+    return _session(list(_messages(keys, "conversations", _SHAREGPT_NAMES)))
+
+
 def _chat_session(keys: Mapping[str, Any]) -> _Content | None:
-    """As ``_share_gpt``, of OpenAI's messages; with calls of tools, as they were recorded."""
-    messages = list(_messages(keys, "messages", _OPENAI_NAMES))
+    """As ``_share_gpt_session``, of OpenAI's messages."""
+    return _session(list(_messages(keys, "messages", _OPENAI_NAMES)))
+
+
+def _session(messages: list[Message]) -> _Content | None:
     if any(message.recorded is not None for message in messages):
         return _as_recorded(messages)
     return _turn_by_turn(messages)
@@ -778,7 +791,7 @@ _CONTENTS: dict[str, Callable[[Mapping[str, Any]], _Content | None]] = {
     "input_length": _sizes,
 }
 # The same where all that a user says is sent.
-_SESSIONS = {**_CONTENTS, "messages": _chat_session}
+_SESSIONS = {**_CONTENTS, "messages": _chat_session, "conversations": _share_gpt_session}
 
 
 @dataclass(frozen=True, slots=True)
@@ -788,23 +801,22 @@ class _MessageNames:
     speaker: str
     text: str
     speakers: Mapping[str, Speaker]
-    has_tools: bool = False
 
 
-_OPENAI_NAMES = _MessageNames("role", "content", OPENAI_SPEAKERS, has_tools=True)
+_OPENAI_NAMES = _MessageNames("role", "content", OPENAI_SPEAKERS)
 _SHAREGPT_NAMES = _MessageNames("from", "value", SHAREGPT_SPEAKERS)
 
 
 def _messages(keys: Mapping[str, Any], name: str, names: _MessageNames) -> Iterator[Message]:
     """The messages of the key ``name``. Raises ValueError for a message that cannot be sent."""
-    entries = keys[name]
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise ValueError(f'"{name}" is {str(entries)[:60]!r}; give a list of objects')
+    entries = _list_of_objects(keys, name)
+    if names is _SHAREGPT_NAMES:
+        entries = with_calls_of_sharegpt(entries)
     for number, entry in enumerate(entries, start=1):
         written_speaker = str(entry.get(names.speaker))
         speaker = names.speakers.get(written_speaker)
         text, images = _text_and_images(entry.get(names.text))
-        if text is None and names.has_tools and speaker == "assistant" and entry.get("tool_calls"):
+        if text is None and speaker == "assistant" and entry.get("tool_calls"):
             text = ""  # an answer may be calls alone
         if speaker is None or not isinstance(text, str):
             raise ValueError(
@@ -812,7 +824,7 @@ def _messages(keys: Mapping[str, Any], name: str, names: _MessageNames) -> Itera
                 f'"{names.text}" {str(text)[:60]!r}; give one of {", ".join(names.speakers)} and a '
                 "text"
             )
-        of_tools = MESSAGE_KEYS.get(speaker, ()) if names.has_tools else ()
+        of_tools = MESSAGE_KEYS.get(speaker, ())
         for key, value in entry.items():
             if (
                 key in (names.speaker, names.text, *of_tools)
@@ -829,13 +841,20 @@ def _messages(keys: Mapping[str, Any], name: str, names: _MessageNames) -> Itera
             raise ValueError(f'message {number} of "{name}": only users send images')
         if of_tools:
             try:
-                with_tools = message_with_tools(speaker, entry, text)
+                with_tools = message_with_tools(speaker, entry, entry.get(names.text), text)
             except ValueError as error:
                 raise ValueError(f'message {number} of "{name}": {error}') from None
             if with_tools is not None:
                 yield with_tools
                 continue
         yield Message(speaker, (text,), 0, images)
+
+
+def _list_of_objects(keys: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:
+    entries = keys[name]
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise ValueError(f'"{name}" is {str(entries)[:60]!r}; give a list of objects')
+    return entries
 
 
 def _text_and_images(content: Any) -> tuple[Any, tuple[bytes, ...]]:

@@ -6,7 +6,7 @@ its requests, because recorded results would answer no call that an engine makes
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -22,6 +22,10 @@ MESSAGE_KEYS: Mapping[str, tuple[str, ...]] = {
     "assistant": ("tool_calls",),
     "tool": ("tool_call_id", "name"),
 }
+# Speakers of ShareGPT's messages that call tools, and that are what tools returned (LLaMA-Factory,
+# data/README.md: function_tag and observation_tag; others write ``tool``).
+SHAREGPT_CALL = "function_call"
+SHAREGPT_RESULTS = ("observation", "tool")
 _CHOICES = ("auto", "none", "required")
 
 
@@ -38,12 +42,17 @@ def must_call_tool(fields: Mapping[str, Any]) -> bool:
     return tool_choice_of(fields) in ("required", "named")
 
 
-def tool_fields(keys: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
+def tool_fields(
+    keys: Mapping[str, Any], problems: list[str], are_bare: bool = False
+) -> dict[str, Any]:
     """The fields of an entry that are about tools; none where it defines no tools. Adds what is
     wrong with them to ``problems``.
+
+    ``are_bare``: its tools may be definitions of functions, without ``type`` and ``function`` around
+    them, as ShareGPT has them.
     """
     try:
-        tools = _tools(keys.get("tools"))
+        tools = _tools(keys.get("tools"), are_bare)
         choice = _tool_choice(keys.get("tool_choice"), tools)
         parallel = keys.get("parallel_tool_calls")
         if parallel not in (None, "") and not isinstance(parallel, bool):
@@ -61,7 +70,7 @@ def tool_fields(keys: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
     return fields
 
 
-def _tools(value: Any) -> list[Any]:
+def _tools(value: Any, are_bare: bool) -> list[Any]:
     """The definitions of tools, which a cell of a table has as JSON. Raises ValueError."""
     if value is None or value == "":
         return []
@@ -75,13 +84,20 @@ def _tools(value: Any) -> list[Any]:
     problem = json_problem(value)
     if problem is not None:
         raise ValueError(f"'tools' {problem}")
-    for number, tool in enumerate(value, start=1):
+    tools = [_in_frame(tool) for tool in value] if are_bare else list(value)
+    for number, tool in enumerate(tools, start=1):
         if tool_name(tool) is None:
             raise ValueError(
                 f"tool {number} is {str(tool)[:60]!r}; give "
                 '{"type": "function", "function": {"name": …, "parameters": …}}'
             )
-    return value
+    return tools
+
+
+def _in_frame(tool: Any) -> Any:
+    """A definition of a function as OpenAI's API has it; others as they are."""
+    is_bare = isinstance(tool, dict) and "name" in tool and "function" not in tool
+    return {"type": "function", "function": tool} if is_bare else tool
 
 
 def _tool_choice(value: Any, tools: list[Any]) -> Any:
@@ -103,18 +119,20 @@ def _tool_choice(value: Any, tools: list[Any]) -> Any:
     return value
 
 
-def message_with_tools(speaker: Speaker, entry: Mapping[str, Any], text: str) -> Message | None:
+def message_with_tools(
+    speaker: Speaker, entry: Mapping[str, Any], content: Any, text: str
+) -> Message | None:
     """The message where it calls tools or is what a tool returned; None: it is another one.
 
-    ``entry``: the message as it was recorded. ``text``: of its content. Raises ValueError.
+    ``entry``: the message as it was recorded. ``content``: what it says, of which ``text`` is the
+    text. Raises ValueError.
     """
     calls = entry.get("tool_calls") or []
     if speaker == "assistant" and calls:
-        content = entry.get("content")
         recorded = {"role": speaker, "content": content, "tool_calls": calls}
         return Message(speaker, (text + _calls_text(calls),), 0, recorded=orjson.dumps(recorded))
     if speaker == "tool":
-        recorded = {"role": speaker, "content": entry["content"]}
+        recorded = {"role": speaker, "content": content}
         for key in MESSAGE_KEYS[speaker]:
             value = entry.get(key)
             if value is not None and not isinstance(value, str):
@@ -144,3 +162,66 @@ def _call_text(call: Any, number: int) -> str:
         )
     # a model may have written no JSON, and servers go on then
     return f'{{"name": "{name}", "arguments": {arguments or "{}"}}}'
+
+
+# -- ShareGPT
+
+
+def with_calls_of_sharegpt(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """ShareGPT's messages with calls of tools as OpenAI's API has them, beside the keys that they
+    have. A call is JSON, ``{"name": …, "arguments": {…}}`` or a list of these; results follow in the
+    order of the calls (LLaMA-Factory, data/README.md and data/glaive_toolcall_en_demo.json). Raises
+    ValueError.
+    """
+    numbered: list[Mapping[str, Any]] = []
+    calls_so_far = 0
+    waiting: list[str] = []  # ids of calls whose results have not come yet
+    for number, message in enumerate(messages, start=1):
+        speaker = message.get("from")
+        if speaker in SHAREGPT_RESULTS:
+            if waiting:
+                message = {"tool_call_id": waiting.pop(0), **message}
+            numbered.append(message)
+            continue
+        if waiting:
+            raise ValueError(
+                f'message {number} of "conversations" comes before what {len(waiting)} of the '
+                "calls before it returned: give an observation for each call"
+            )
+        if speaker == SHAREGPT_CALL:
+            calls = _sharegpt_calls(message.get("value"), number, calls_so_far)
+            calls_so_far += len(calls)
+            waiting = [call["id"] for call in calls]
+            message = {**message, "value": None, "tool_calls": calls}
+        numbered.append(message)
+    return numbered
+
+
+def _sharegpt_calls(value: Any, number: int, calls_so_far: int) -> list[dict[str, Any]]:
+    """The calls of message ``number``. Their ids count all calls of the conversation."""
+    try:
+        content = orjson.loads(value) if isinstance(value, str) else value
+    except orjson.JSONDecodeError:
+        content = None
+    calls = content if isinstance(content, list) else [content]
+    are_plain = all(isinstance(call, dict) and isinstance(call.get("name"), str) for call in calls)
+    if not calls or not are_plain:
+        raise ValueError(
+            f'message {number} of "conversations": "{SHAREGPT_CALL}" is {str(value)[:60]!r}; give '
+            'JSON, {"name": …, "arguments": {…}} or a list of these'
+        )
+    return [
+        {
+            "id": f"call_{identifier}",
+            "type": "function",
+            "function": {"name": call["name"], "arguments": _arguments(call.get("arguments"))},
+        }
+        for identifier, call in enumerate(calls, start=calls_so_far + 1)
+    ]
+
+
+def _arguments(value: Any) -> str:
+    """The arguments of a call, which OpenAI's API has as a text of JSON."""
+    if isinstance(value, str):
+        return value
+    return orjson.dumps({} if value is None else value).decode()

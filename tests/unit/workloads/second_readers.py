@@ -202,6 +202,41 @@ def share_gpt(text: str) -> list[RecordedPrompt]:
     return prompts
 
 
+def share_gpt_tools(text: str) -> list[list[dict[str, Any]]]:
+    """The messages of each request of an agent's session in LLaMA-Factory's ShareGPT: a request for
+    each answer, whether it is a text or a call, with all that was recorded before it.
+    """
+    requests: list[list[dict[str, Any]]] = []
+    for talk in json.loads(text):
+        said: list[dict[str, Any]] = []
+        calls: list[str] = []
+        results = 0
+        for message in talk["conversations"]:
+            if message["from"] in ("gpt", "function_call"):
+                requests.append(list(said))
+            if message["from"] == "human":
+                said.append({"role": "user", "content": message["value"]})
+            elif message["from"] == "gpt":
+                said.append({"role": "assistant", "content": message["value"]})
+            elif message["from"] == "observation":
+                said.append(
+                    {"role": "tool", "content": message["value"], "tool_call_id": calls[results]}
+                )
+                results += 1
+            else:
+                tool_calls = []
+                written = json.loads(message["value"])
+                for call in written if isinstance(written, list) else [written]:
+                    calls.append(f"call_{len(calls) + 1}")
+                    arguments = json.dumps(call["arguments"], separators=(",", ":"))
+                    function = {"name": call["name"], "arguments": arguments}
+                    tool_calls.append({"id": calls[-1], "type": "function", "function": function})
+                said.append({"role": "assistant", "content": None, "tool_calls": tool_calls})
+        if talk["conversations"][-1]["from"] in ("human", "observation"):
+            requests.append(said)
+    return requests
+
+
 def openai_batch(text: str) -> list[RecordedPrompt]:
     """A line has the messages of its request, which end with the user's."""
     prompts: list[RecordedPrompt] = []

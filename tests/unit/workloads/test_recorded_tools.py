@@ -23,6 +23,7 @@ from orchestrator.workloads.file import FileWorkload
 from orchestrator.workloads.file_reading import EntryError
 from orchestrator.workloads.kind import Message
 from orchestrator.workloads.request_options import options_of
+from tests.unit.workloads import second_readers
 
 IDS = RandomIds((1000, 2000))
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
@@ -281,6 +282,109 @@ def test_messages_of_tools_that_no_server_takes_are_refused(
     assert re.search(re.escape(reason), refusal)
 
 
-def test_sharegpt_has_no_calls_of_tools() -> None:
-    talk = [{"from": "human", "value": "x"}, {"from": "tool", "value": "y"}]
-    assert "\"from\" is 'tool'" in problem({"conversations": talk})
+# -- ShareGPT, as LLaMA-Factory documents it (data/README.md, data/glaive_toolcall_en_demo.json)
+
+AREA = {
+    "name": "area",
+    "parameters": {"type": "object", "properties": {"sides": {"type": "array"}}},
+}
+SHARE_GPT_FILE = r"""[
+  {"conversations": [
+    {"from": "human", "value": "A rectangle of 5 by 3?"},
+    {"from": "function_call", "value": "{\"name\": \"area\", \"arguments\": {\"sides\": [5, 3]}}"},
+    {"from": "observation", "value": "{\"area\": 15}"},
+    {"from": "gpt", "value": "15 square units."},
+    {"from": "human", "value": "And of 4 by 4, and 1 by 2?"},
+    {"from": "function_call", "value": "[{\"name\": \"area\", \"arguments\": {\"sides\": [4, 4]}}, {\"name\": \"area\", \"arguments\": {\"sides\": [1, 2]}}]"},
+    {"from": "observation", "value": "16"},
+    {"from": "observation", "value": "2"},
+    {"from": "gpt", "value": "16 and 2."}],
+   "tools": "[{\"name\": \"area\", \"parameters\": {\"type\": \"object\", \"properties\": {\"sides\": {\"type\": \"array\"}}}}]"},
+  {"conversations": [
+    {"from": "human", "value": "Hello"}, {"from": "gpt", "value": "Hi"}, {"from": "human", "value": "Bye"}],
+   "tools": "[]"}
+]
+"""
+
+
+def share_gpt(folder: Path, **keys: Any) -> FileWorkload:
+    path = folder / "glaive.json"
+    path.write_text(SHARE_GPT_FILE)
+    given = {"name": "w", "kind": "file", "api": "chat", "output_tokens": 9} | keys
+    workload = Workload.model_validate(given | {"prompts": str(path)}).with_files(str)
+    assert isinstance(workload, FileWorkload)
+    return workload
+
+
+def test_sessions_of_sharegpt_with_calls_are_sent_as_another_reader_reads_them(
+    tmp_path: Path,
+) -> None:
+    workload = share_gpt(tmp_path, use="sessions")
+    sent = bodies(workload)
+    expected = second_readers.share_gpt_tools(SHARE_GPT_FILE)
+    assert [body["messages"] for body in sent] == expected[:4]
+    assert [len(body["messages"]) for body in sent] == [1, 3, 5, 8]
+    assert all(body["tools"] == [{"type": "function", "function": AREA}] for body in sent)
+    # a conversation without calls has the engine's own answers
+    without_calls = bodies(workload, 1)
+    assert without_calls[1]["messages"][1]["content"] == "made up now"
+    assert "tools" not in without_calls[1]
+    assert workload.notes() == []
+
+
+def test_without_sessions_what_follows_the_first_message_of_sharegpt_is_counted(
+    tmp_path: Path,
+) -> None:
+    workload = share_gpt(tmp_path)
+    (sent,) = bodies(workload)
+    assert sent["messages"] == [{"role": "user", "content": "A rectangle of 5 by 3?"}]
+    assert any("not sent" in note for note in workload.notes()), workload.notes()
+
+
+def test_a_result_without_a_call_is_sent_as_one_without_an_id(tmp_path: Path) -> None:
+    """As files do whose calls stand within the answers' texts."""
+    talk = [
+        {"from": "human", "value": "x"},
+        {"from": "gpt", "value": '<tool_call>{"name": "f"}</tool_call>'},
+        {"from": "tool", "value": "y"},
+        {"from": "gpt", "value": "z"},
+    ]
+    sent = bodies(planned(tmp_path, {"conversations": talk}, use="sessions"))
+    assert sent[1]["messages"] == [
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "content": '<tool_call>{"name": "f"}</tool_call>'},
+        {"role": "tool", "content": "y"},
+    ]
+
+
+CALL_OF_F = {"from": "function_call", "value": '{"name": "f", "arguments": "{}"}'}
+
+
+@pytest.mark.parametrize(
+    ("messages", "reason"),
+    [
+        (
+            [CALL_OF_F | {"value": "f(1)"}],
+            'message 2 of "conversations": "function_call" is \'f(1)\'; give JSON, {"name": …',
+        ),
+        ([CALL_OF_F | {"value": "[]"}], "\"function_call\" is '[]'; give JSON"),
+        ([CALL_OF_F | {"value": '{"arguments": {}}'}], "give JSON"),
+        (
+            [CALL_OF_F, {"from": "gpt", "value": "z"}],
+            'message 3 of "conversations" comes before what 1 of the calls before it returned',
+        ),
+        ([{"from": "observation", "value": None}], "and a text"),
+    ],
+)
+def test_calls_of_sharegpt_that_are_not_plain_are_refused(
+    messages: list[dict[str, Any]], reason: str
+) -> None:
+    assert reason in problem({"conversations": [{"from": "human", "value": "x"}, *messages]})
+
+
+def test_tools_without_a_frame_are_those_of_sharegpt_alone() -> None:
+    talk = [{"from": "human", "value": "x"}]
+    entry = read_entry({"conversations": talk, "tools": [AREA]}, "")
+    assert entry is not None
+    assert entry.fields == {"tools": [{"type": "function", "function": AREA}]}
+    assert "tool 1 is" in problem({"prompt": "x", "tools": [AREA]})
