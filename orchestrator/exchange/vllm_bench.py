@@ -68,6 +68,9 @@ DEFINITIONS = {
     "output_tokens": "output lengths: the server's count, else the tokenizer's of the text",
 }
 Level = Annotated[float, Field(gt=0, le=1e9)]
+# The part of a run in which requests that are all due at once are sent at most. A recorded trace that
+# is sent at its own times (--self-timed) has the same request_rate, and its file does not say so.
+MOST_SENDING_SHARE = 0.5
 
 
 class _Result(Fields):
@@ -200,6 +203,15 @@ def _load(result: _Result) -> ImportedLoad:
     if result.max_concurrency is not None:
         return ImportedLoad(
             control="concurrency", level=float(result.max_concurrency), arrivals="closed"
+        )
+    starts = result.start_times or [0.0]
+    sending_s = max(starts) - min(starts)
+    if sending_s > MOST_SENDING_SHARE * result.duration:
+        raise UnreadableFile(
+            [
+                f"request_rate is inf, and requests were sent over {sending_s:.3g} of "
+                f"{result.duration:.3g} s: a trace sent at its own times has no one load level"
+            ]
         )
     return ImportedLoad(control="request_rate", level=math.inf, arrivals="at_once")
 

@@ -132,6 +132,18 @@ def test_a_ramp_up_is_no_level(tmp_path: Path) -> None:
     assert "no one load level" in refused(changed(VLLM, tmp_path, ramp_up_strategy="linear"))
 
 
+def test_a_trace_that_was_sent_at_its_own_times_is_no_level(tmp_path: Path) -> None:
+    trace = changed(VLLM_DETAILED, tmp_path, request_rate="inf")
+    assert "sent over 2.49 of 2.69 s" in refused(trace)
+
+
+def test_requests_that_were_all_sent_at_the_begin_were_due_at_once(tmp_path: Path) -> None:
+    starts = [10 + number / 1e3 for number in range(document(VLLM_DETAILED)["num_prompts"])]
+    at_once = changed(VLLM_DETAILED, tmp_path, request_rate="inf", start_times=starts)
+    (point,) = points_of(imported(tmp_path, at_once))
+    assert (point.head.level, point.head.arrivals) == (math.inf, "at_once")
+
+
 def test_lists_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     ttfts = document(VLLM_DETAILED)["ttfts"][:-1]
     refusal = refused(changed(VLLM_DETAILED, tmp_path, ttfts=ttfts))
