@@ -49,6 +49,8 @@ def notes_on_fields(workload: Workload, engine: Engine, settings: EngineSettings
     """
     sentences: list[str] = []
     for part in workload.with_parts():
+        if not part.asked_fields():
+            continue  # of most workloads; the dialects of every deployment take long to make
         sentences += _ignored_fields(part, engine, settings, is_certain=False)
         sentences += _fields_without_any_answer(part, engine, settings)
     return sentences
