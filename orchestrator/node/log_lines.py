@@ -119,40 +119,48 @@ class _LineHeader:
     """The header of a line."""
 
     level: LogLevel | None
-    end: int  # where the header ends; 0 without one
+    end: int  # where the header ends; 0 if it ends at no level, or if there is none
 
 
 def _header(line: str) -> _LineHeader:
-    """The header at the beginning of a line. It may consist of several, if one process passes on
-    what another one logged.
+    """The header at the beginning of a line. It may consist of several headers with the same level,
+    if one process passes on what another one logged.
     """
     if line.startswith(("time=", "ts=", "level=")):
         field = _FIELD.search(line)
         if field is not None:
             return _LineHeader(_named(field["name"]), 0)
     level: LogLevel | None = None
-    end = 0
-    at = 0
-    for part_index in range(_HEADER_PARTS):
-        at = len(line) - len(line[at:].lstrip())
-        match = _LEVEL.match(line, at)
-        if match is None and part_index and _is_time(line[:at]):
-            match = _LONE_LETTER.match(line, at)
+    header_end = 0
+    position = 0
+    for _ in range(_HEADER_PARTS):
+        position = len(line) - len(line[position:].lstrip())
+        match = _level_match(line, position)
         if match is None:
-            part = _HEADER_PART.match(line, at)
+            part = _HEADER_PART.match(line, position)
             if part is None:
                 break
-            at = part.end()
+            position = part.end()
             continue
         word = _level_word(match)
         if level not in (None, word.level):
             break  # a level in the text of the line
         level = word.level
-        at = match.end()
+        position = match.end()
         if not word.is_header:
             break
-        end = at
-    return _LineHeader(level, end)
+        header_end = position
+    return _LineHeader(level, header_end)
+
+
+def _level_match(line: str, position: int) -> re.Match[str] | None:
+    """The level at a position of a line. A lone letter is one only if nothing but a time precedes
+    it.
+    """
+    match = _LEVEL.match(line, position)
+    if match is None and _is_time(line[:position]):
+        return _LONE_LETTER.match(line, position)
+    return match
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +172,7 @@ class _LevelWord:
 
 
 def _level_word(match: re.Match[str]) -> _LevelWord:
-    """The word that a match of ``_LEVEL`` found."""
+    """The word that a match of ``_LEVEL`` or ``_LONE_LETTER`` found."""
     groups = {kind: word for kind, word in match.groupdict().items() if word}
     kind, word = next(iter(groups.items()))
     if kind in ("python", "category"):
@@ -188,9 +196,9 @@ def _text_after_level(rest: str) -> str:
     while before != rest:
         before = rest
         rest = _without(rest, _NOT_TEXT).text
-        behind = _AFTER_LEVEL.match(rest)
-        if behind:
-            rest = rest[behind.end() :].lstrip()
+        no_text = _AFTER_LEVEL.match(rest)
+        if no_text:
+            rest = rest[no_text.end() :].lstrip()
     return rest
 
 

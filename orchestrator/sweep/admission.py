@@ -79,9 +79,7 @@ class Reservation:
 
 
 class _Kind(NamedTuple):
-    """The key by which the queue groups launches: those with the same key fit the same nodes and
-    belong to the same class.
-    """
+    """The kind of a launch: all launches of a kind fit the same nodes and belong to the same class."""
 
     resources: ResourceRequest
     avoid: frozenset[str]
@@ -110,42 +108,43 @@ class Queue:
     """
 
     def __init__(self, jobs: Iterable[Waiting] = ()) -> None:
-        self._kinds: dict[_Kind, list[Waiting]] = {}
+        self._jobs_of: dict[_Kind, list[Waiting]] = {}  # in order
         for job in jobs:
             self.add(job)
 
     def add(self, job: Waiting) -> None:
-        kind = self._kinds.setdefault(_Kind.of(job), [])
-        insort(kind, job, key=attrgetter("order"))
+        jobs = self._jobs_of.setdefault(_Kind.of(job), [])
+        insort(jobs, job, key=attrgetter("order"))
 
     def remove(self, job: Waiting) -> None:
-        key = _Kind.of(job)
-        kind = self._kinds[key]
-        del kind[bisect_left(kind, job.order, key=attrgetter("order"))]
-        if not kind:
-            del self._kinds[key]
+        kind = _Kind.of(job)
+        jobs = self._jobs_of[kind]
+        del jobs[bisect_left(jobs, job.order, key=attrgetter("order"))]
+        if not jobs:
+            del self._jobs_of[kind]
 
-    def kinds(self) -> list[list[Waiting]]:
+    def by_kind(self) -> list[list[Waiting]]:
         """The launches of each kind in order; kinds in the order of their first launches."""
-        return sorted(self._kinds.values(), key=lambda kind: kind[0].order)
+        return sorted(self._jobs_of.values(), key=lambda jobs: jobs[0].order)
 
     def __iter__(self) -> Iterator[Waiting]:
-        return heapq.merge(*self._kinds.values(), key=attrgetter("order"))
+        return heapq.merge(*self._jobs_of.values(), key=attrgetter("order"))
 
     def in_turn(self, closed: Collection[ResourceRequest]) -> Iterator[Waiting]:
         """The launches class by class, and within a class one of each resource request in turn: the
         first launch of every request in the order of admission, then the second launch of every
         request, and so on. This is the order in which nodes are asked for, not that of admission.
 
-        Launches of requests that become ``closed`` during the iteration are passed over.
+        ``closed``: requests whose launches are passed over. The caller may add to it between two
+        launches.
         """
         alike: dict[tuple[ResourceRequest, QueueClass], list[list[Waiting]]] = {}
-        for key, kind in self._kinds.items():
-            alike.setdefault((key.resources, key.queue_class), []).append(kind)
+        for kind, jobs in self._jobs_of.items():
+            alike.setdefault((kind.resources, kind.queue_class), []).append(jobs)
 
-        def turns(kinds: list[list[Waiting]]) -> Iterator[_Turn]:
+        def turns(jobs_of_kinds: list[list[Waiting]]) -> Iterator[_Turn]:
             """The launches of one request and class, until that request is closed."""
-            jobs = heapq.merge(*kinds, key=attrgetter("order"))
+            jobs = heapq.merge(*jobs_of_kinds, key=attrgetter("order"))
             for number, job in enumerate(jobs):
                 if job.resources in closed:
                     return
@@ -284,8 +283,8 @@ def choose(
     head: _HeadStart | None = None
     head_key = ""
     best: Pick | None = None
-    for kind in queue.kinds():
-        job = kind[0]
+    for jobs in queue.by_kind():
+        job = jobs[0]
         nodes = fit(job.resources, machines, reservations, job.avoid, most_nodes)
         if nodes is None:
             if head is None:
@@ -296,7 +295,7 @@ def choose(
             return Pick(job, nodes)
         too_many = len(held(reservations).union(head.nodes, *nodes)) > most_nodes
         if too_many or not _clear_of(nodes, head.nodes, machines):
-            ends_in_time = _first_to_end_by(head.from_s, kind, now_s)
+            ends_in_time = _first_to_end_by(head.from_s, jobs, now_s)
             if ends_in_time is None:
                 continue
             job = ends_in_time
@@ -305,9 +304,9 @@ def choose(
     return best
 
 
-def _first_to_end_by(limit_s: float, kind: Sequence[Waiting], now_s: float) -> Waiting | None:
+def _first_to_end_by(limit_s: float, jobs: Sequence[Waiting], now_s: float) -> Waiting | None:
     """The first of these launches that is over by ``limit_s`` if it starts now."""
-    for job in kind:
+    for job in jobs:
         if now_s + job.estimate_s <= limit_s:
             return job
     return None
@@ -317,12 +316,12 @@ def worth_adding(
     queue: Queue,
     machines: Sequence[Machine],
     reservations: Sequence[Reservation],
-    left: Spending,
+    budget_left: Spending,
     most_nodes: float = math.inf,
     most_launches: float = math.inf,
     types: Sequence[NodeType] = (),
 ) -> list[Waiting]:
-    """The waiting launches that no node can take now and that the budget ``left`` still pays for:
+    """The waiting launches that no node can take now and that ``budget_left`` still pays for:
     one of each resource request in turn, because nodes may come for one request and none for
     another.
 
@@ -337,9 +336,10 @@ def worth_adding(
     wanted: list[Waiting] = []
     closed: set[ResourceRequest] = set()  # requests for which no more nodes may be added
     for job in queue.in_turn(closed):
-        if left.gpu_s <= 0 or left.usd <= 0 or len(wanted) >= most_launches:
+        is_spent = budget_left.gpu_s <= 0 or budget_left.usd <= 0
+        if is_spent or len(wanted) >= most_launches:
             break
-        left -= job.cost
+        budget_left -= job.cost
         if not job.resources.replicas or present.take(job):
             continue
         if added.take(job.resources, len(held(present.started))):
@@ -405,18 +405,21 @@ class _AddedNodes:
         return True
 
     def _more_for(self, resources: ResourceRequest, held_nodes: int) -> list[Machine] | None:
-        """More nodes for a launch of this request; None if that would be too many."""
+        """The nodes to add for a launch of this request; None if they would be too many."""
         name = f"added{len(self.nodes)}"
         more = resources.as_machines(self.machines, name, self.types, self.most_nodes)
         is_first = resources not in self.types_for
         if is_first:
             to_come = resources.nodes_to_come(self.machines, self.types)
             self.types_for[resources] = to_come.types
+            # requests that fit the same types share what may be added of these
             self.left_of_types.setdefault(to_come.types, to_come.most)
         types = self.types_for[resources]
-        if len(more) > self.left_of_types[types] and not is_first:
+        exceeds_types = len(more) > self.left_of_types[types]
+        if exceeds_types and not is_first:
             return None
-        if held_nodes + len(self.nodes) + len(more) > self.most_nodes:
+        nodes_in_all = held_nodes + len(self.nodes) + len(more)
+        if nodes_in_all > self.most_nodes:
             return None
         self.left_of_types[types] -= len(more)
         return more
@@ -477,13 +480,18 @@ def _head_start(
         """The launch's nodes once the first ``ended`` of the others have ended."""
         return fit(resources, machines, by_end[ended:], most_nodes=most_nodes)
 
-    nodes = nodes_after(len(by_end))
-    if nodes is None or not by_end:
+    def fits_after(ended: int) -> bool:
+        return nodes_after(ended) is not None
+
+    nodes_after_all = nodes_after(len(by_end))
+    if nodes_after_all is None or not by_end:
         return None
-    counts = range(1, len(by_end))  # where none of these is enough, all must end
-    enough = 1 + bisect_left(counts, True, key=lambda ended: nodes_after(ended) is not None)
-    nodes = nodes_after(enough) or nodes
-    return _HeadStart(by_end[enough - 1].end_s, set(itertools.chain(*nodes)))
+    # The more of the others have ended, the more room there is. So bisection finds the fewest that
+    # must end: all of them, if no smaller number in this range is enough.
+    fewer_than_all = range(1, len(by_end))
+    fewest = 1 + bisect_left(fewer_than_all, True, key=fits_after)
+    nodes = nodes_after(fewest) or nodes_after_all
+    return _HeadStart(by_end[fewest - 1].end_s, set(itertools.chain(*nodes)))
 
 
 def _clear_of(nodes: Nodes, kept: set[str], machines: Sequence[Machine]) -> bool:

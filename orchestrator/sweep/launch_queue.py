@@ -82,14 +82,14 @@ class LaunchQueue:
     def jobs_for(self, resources: ResourceRequest) -> list[Waiting]:
         """The queued launches with this request."""
         jobs: list[Waiting] = []
-        for kind in self.jobs.kinds():
-            if kind[0].resources == resources:
-                jobs += kind
+        for jobs_of_kind in self.jobs.by_kind():
+            if jobs_of_kind[0].resources == resources:
+                jobs += jobs_of_kind
         return jobs
 
     def requests(self) -> list[ResourceRequest]:
         """The requests of the queued launches, each once, in the order of admission."""
-        return list(dict.fromkeys(kind[0].resources for kind in self.jobs.kinds()))
+        return list(dict.fromkeys(jobs[0].resources for jobs in self.jobs.by_kind()))
 
     def to_start(self) -> list[DeploymentWork]:
         """The queued deployments that will be started, as far as is known now."""
