@@ -227,6 +227,12 @@ class TraceWorkload(Workload):
         if rows.cut_pauses:
             pauses = counted(rows.cut_pauses, "pause")
             notes.append(f"{pauses} cut to {self.longest_pause:g} s")
+        if rows.unknown_pauses:
+            follow = "follows" if rows.unknown_pauses == 1 else "follow"
+            notes.append(
+                f"{counted(rows.unknown_pauses, 'request')} of agents {follow} the answer before at "
+                "once: neither its 'api_time' nor their 'think_time' is recorded"
+            )
         if timed and rows.requests_per_s is not None:
             notes.append(
                 f"recorded: {rows.requests_per_s:.4g} requests/s on average; "

@@ -260,7 +260,7 @@ def used_columns(trace_format: TraceFormat, filters: Sequence[Filter]) -> set[st
 def used_request_keys(filters: Filters) -> set[str]:
     """The keys of a request of WEKA's sessions that say what is sent or whether it is."""
     filtered = {row_filter.column for row_filter in filters}
-    return filtered | {"t", "type", "in", "out", "hash_ids", "api_time", "requests"}
+    return filtered | {"t", "type", "in", "out", "hash_ids", "api_time", "think_time", "requests"}
 
 
 def missing_columns(wanted: Sequence[str], header: Header) -> list[str]:

@@ -123,6 +123,7 @@ class TraceRows:
     unused: tuple[str, ...] = ()  # columns, or keys of requests, that change nothing
     images_as_text: int = 0  # requests whose recorded lengths count images that nobody described
     cut_pauses: int = 0  # how many pauses were cut to the longest that is wanted
+    unknown_pauses: int = 0  # requests of agents that follow at once, for want of a recorded pause
     lengths: TraceLengths | None = None  # set when all rows are read
     digest: str = ""  # 16 hex digits over everything that is sent; set when all rows are read
 
@@ -600,7 +601,8 @@ class _WekaSelection:
             raise problem(path, "has sessions of several block sizes or scopes")
         requests = [request for session in self.sessions for request in session]
         counts = [len(session) for session in self.sessions]
-        pauses_s = np.array([pause for session in self.sessions for pause in _pauses_s(session)])
+        pauses = [pause for session in self.sessions for pause in _pauses_s(session)]
+        pauses_s = np.array([pause or 0.0 for pause in pauses])
         longest = self._rules.longest_pause_s
         cut_pauses = 0
         if longest is not None:
@@ -624,12 +626,15 @@ class _WekaSelection:
             left_out=tuple(sorted(self._left_out.items())),
             unused=tuple(self._unused_keys),
             cut_pauses=cut_pauses,
+            unknown_pauses=pauses.count(None),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class _AgentRequest:
-    """One request of an agent. ``t_s``: in its session. ``took_s``: None where it is not said."""
+    """One request of an agent. ``t_s``: in its session. ``took_s``: how long its answer took.
+    ``waited_s``: what the agent and its tools took before it. Both are None where it is not said.
+    """
 
     row: int
     t_s: float
@@ -637,6 +642,7 @@ class _AgentRequest:
     outputs: int
     blocks: Sequence[int]
     took_s: float | None
+    waited_s: float | None
 
     def is_within(self, keep: Keep) -> bool:
         for bounds, tokens in (
@@ -661,30 +667,37 @@ def _agent_request(
             path,
             f"{place}: {len(blocks)} hash_ids for {inputs} tokens of blocks of {block_tokens}",
         )
-    took_s = None
-    if keys.get("api_time") is not None:
-        took_s = seconds(path, place, keys, "api_time")
-        if took_s < 0:
-            raise problem(path, f"{place}: api_time is {took_s:g}; give a number from 0 on")
     return _AgentRequest(
         row=number,
         t_s=seconds(path, place, keys, "t"),
         inputs=inputs,
         outputs=whole_number(path, place, keys, "out"),
         blocks=blocks,
-        took_s=took_s,
+        took_s=_duration_s(path, place, keys, "api_time"),
+        waited_s=_duration_s(path, place, keys, "think_time"),
     )
 
 
-def _pauses_s(session: list[_AgentRequest]) -> Iterator[float]:
-    """The pause before each request of a session: the time since the answer before it ended. Where
-    the trace does not say how long that answer took (``api_time``), only the time since the request
-    before is known. As a pause it would count the server's time twice, so there is none.
+def _duration_s(path: str, place: str, keys: dict[str, Any], name: str) -> float | None:
+    if keys.get(name) is None:
+        return None
+    duration_s = seconds(path, place, keys, name)
+    if duration_s < 0:
+        raise problem(path, f"{place}: {name} is {duration_s:g}; give a number from 0 on")
+    return duration_s
+
+
+def _pauses_s(session: list[_AgentRequest]) -> Iterator[float | None]:
+    """The pause before each request of a session, which its tools and its user took: the time since
+    the answer before it ended. Where the trace does not say how long that answer took
+    (``api_time``), the request's own ``think_time``, the client's delay before it (AIPerf 0.13,
+    dataset/loader/weka_trace_models.py). None where neither is known: the time since the request
+    before would count the server's time twice.
     """
     yield 0.0
     for before, request in pairwise(session):
         if before.took_s is None:
-            yield 0.0
+            yield request.waited_s
         else:
             yield max(request.t_s - before.t_s - before.took_s, 0.0)
 

@@ -141,7 +141,7 @@ def _agents(row: int, requests: list[dict[str, Any]]) -> Iterator[list[RecordedR
         if keys["type"] == "subagent":
             subagents.append(keys["requests"])
             continue
-        pause_s = 0.0
+        pause_s = keys.get("think_time", 0.0) if session else 0.0
         if end_s is not None:
             pause_s = max(0.0, keys["t"] - end_s)
         end_s = keys["t"] + keys["api_time"] if "api_time" in keys else None

@@ -106,6 +106,20 @@ def test_blocks_of_agents_are_those_of_their_row_with_its_subagents(tmp_path: Pa
     assert apart.identity() != workload.identity()
 
 
+def test_agents_whose_pauses_are_not_recorded_are_noted_and_the_others_wait(
+    tmp_path: Path,
+) -> None:
+    workload = trace(tmp_path / "t.jsonl", traces.WEKA_THINK_TIMES)
+    (note,) = [note for note in workload.notes() if "at once" in note]
+    assert note == (
+        "1 request of agents follows the answer before at once: neither its 'api_time' nor their "
+        "'think_time' is recorded"
+    )
+    kind = workload.requests(IDS, 7)
+    assert [kind.pause_s(0, turn) for turn in range(4)] == [1.5, 3.0, 0.0, 0.0]
+    assert not any("at once" in said for said in trace(tmp_path / "w", traces.WEKA).notes())
+
+
 def test_a_second_round_has_the_lengths_of_the_first_and_other_tokens(tmp_path: Path) -> None:
     requests = trace(tmp_path / "t.jsonl", traces.MOONCAKE).requests(IDS, 7)
     assert [requests.input_tokens(session, 0) for session in range(6)] == [1300, 600, 1200] * 2

@@ -79,8 +79,9 @@ def test_azure_with_images_is_read_as_another_reader_reads_it(tmp_path: Path) ->
         (traces.MOONCAKE, second_readers.mooncake),
         (traces.BAILIAN, second_readers.bailian),
         (traces.WEKA, second_readers.weka),
+        (traces.WEKA_THINK_TIMES, second_readers.weka),
     ],
-    ids=["burstgpt 1", "burstgpt 2", "mooncake", "bailian", "weka"],
+    ids=["burstgpt 1", "burstgpt 2", "mooncake", "bailian", "weka", "weka with think times"],
 )
 @pytest.mark.parametrize("is_packed", [False, True])
 def test_a_published_trace_is_read_as_another_reader_reads_it(

@@ -177,10 +177,24 @@ def test_what_an_agents_request_may_leave_out_is_absent_and_other_scopes_are_ref
         rows(tmp_path / "t.jsonl", lines({**session, "hash_id_scope": "weird"}))
 
 
+def test_what_tools_took_is_a_pause_where_either_time_is_recorded(tmp_path: Path) -> None:
+    read = rows(tmp_path / "t.jsonl", traces.WEKA_THINK_TIMES)
+    assert read.pauses_s is not None
+    # its own think time; the end of the answer before, which goes before it; neither; first of all
+    assert read.pauses_s.tolist() == [0.0, 1.5, 3.0, 0.0, 0.0, 0.25]
+    assert read.unknown_pauses == 1
+    cut = rows(tmp_path / "t.jsonl", traces.WEKA_THINK_TIMES, longest_pause="2s")
+    assert cut.pauses_s is not None
+    assert (cut.pauses_s.tolist(), cut.cut_pauses) == ([0.0, 1.5, 2.0, 0.0, 0.0, 0.25], 1)
+    wrong = traces.WEKA_THINK_TIMES.replace('"think_time": 1.5', '"think_time": -1.5')
+    with pytest.raises(ProblemsError, match=r"row 1, request 2: think_time is -1\.5; give a"):
+        rows(tmp_path / "w.jsonl", wrong)
+
+
 def test_keys_of_agents_requests_that_change_nothing_are_named(tmp_path: Path) -> None:
-    assert rows(tmp_path / "all.jsonl", traces.WEKA).unused == ("model", "stop", "think_time")
+    assert rows(tmp_path / "all.jsonl", traces.WEKA).unused == ("model", "stop")
     of_one_model = rows(tmp_path / "one.jsonl", traces.WEKA, where={"model": "m"})
-    assert of_one_model.unused == ("stop", "think_time")
+    assert of_one_model.unused == ("stop",)
 
 
 def test_the_requests_of_one_stamp_are_spread_evenly(tmp_path: Path) -> None:

@@ -129,3 +129,48 @@ def trace(path: Path, text: str | bytes, **keys: Any) -> TraceWorkload:
 
 def rows(path: Path, text: str | bytes, **keys: Any) -> TraceRows:
     return trace(path, text, **keys).rows()
+
+
+# Requests that say what client and tools took before them, not all of them how long answers took.
+WEKA_THINK_TIMES = lines(
+    {
+        "id": "t1",
+        "block_size": 64,
+        "requests": [
+            {"t": 0.0, "type": "s", "in": 64, "out": 5, "hash_ids": [1], "think_time": 9.0},
+            {
+                "t": 4.0,
+                "type": "s",
+                "in": 70,
+                "out": 5,
+                "hash_ids": [1],
+                "api_time": 2.0,
+                "think_time": 1.5,
+            },
+            {"t": 9.0, "type": "s", "in": 80, "out": 5, "hash_ids": [1], "think_time": 0.1},
+            {"t": 12.0, "type": "s", "in": 90, "out": 5, "hash_ids": [1]},
+            {
+                "t": 12.5,
+                "type": "subagent",
+                "requests": [
+                    {
+                        "t": 12.5,
+                        "type": "s",
+                        "in": 64,
+                        "out": 5,
+                        "hash_ids": [1],
+                        "think_time": 0.5,
+                    },
+                    {
+                        "t": 15.0,
+                        "type": "s",
+                        "in": 65,
+                        "out": 5,
+                        "hash_ids": [1],
+                        "think_time": 0.25,
+                    },
+                ],
+            },
+        ],
+    },
+)
