@@ -12,8 +12,10 @@
 
 2. ``launch_lifecycle``: one launch from placement to release. ``launch_state`` has its states and
    what leads from one to the next; ``engine_start`` places, starts and stops its engines;
-   ``launch_notes`` is what is found out about it meanwhile, and stores it; ``replicas`` are those engines while they are loaded; ``outlook`` lists the questions that a
-   launch asks about the other launches, and ``sweep_outlook`` answers them.
+   ``host_leases`` waits in line for their hosts; ``replicas`` are those engines while they are
+   loaded, and ``launch_dialects`` says how their APIs are asked; ``launch_notes`` is what is found
+   out about the launch meanwhile, and stores it; ``outlook`` lists the questions that a launch
+   asks about the other launches, and ``sweep_outlook`` answers them.
 3. ``measure``: one attempt at a load point; ``early_end`` says when a probe knows enough.
 4. ``commit``: what is stored of attempts and launches. ``forming_answer`` says after each
    attempt which deployment leads.

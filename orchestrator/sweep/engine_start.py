@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
+from orchestrator.base.clock import Clock
 from orchestrator.base.errors import (
     EngineFailure,
     Failure,
@@ -22,27 +23,19 @@ from orchestrator.base.errors import (
 )
 from orchestrator.catalog.accelerators import find, is_named
 from orchestrator.cluster.base import HostLost, PlacementDeadline, Stopped
-from orchestrator.cluster.clients import owner_of
 from orchestrator.cluster.protocol import Placement
 from orchestrator.engines.command import Node, Worker, random_key
-from orchestrator.engines.dialects import dialect_of
-from orchestrator.engines.endpoint import with_salt
 from orchestrator.engines.registry import ENGINES, program_of
 from orchestrator.load.point import Target
-from orchestrator.node.leases import Wish
 from orchestrator.node.readiness import Expected, Ready, wait_ready
 from orchestrator.plan.model import Deployment
 from orchestrator.results.outcomes import CacheState
 from orchestrator.results.phases import PhaseName
 from orchestrator.spec.address import parse_address
-from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.settings import EngineSettings, Hardware
-from orchestrator.sweep.admission import Nodes
-from orchestrator.sweep.context import SweepContext
-from orchestrator.sweep.detect_dialect import TrialFailed
 from orchestrator.sweep.endpoint_metrics import EndpointMetrics
-from orchestrator.sweep.endpoint_trial import endpoint_target, try_endpoint, usual_dialect
-from orchestrator.sweep.launch_notes import LaunchNotes
+from orchestrator.sweep.endpoint_trial import endpoint_target
+from orchestrator.sweep.host_leases import HostLeases
 from orchestrator.sweep.launch_state import LaunchEvent
 from orchestrator.sweep.replicas import (
     Replicas,
@@ -53,6 +46,7 @@ from orchestrator.sweep.replicas import (
     tell_first_of_downloads,
 )
 from orchestrator.sweep.resource_request import replicas_to_start, resources_of
+from orchestrator.sweep.start_request import StartRequest
 
 if TYPE_CHECKING:
     from orchestrator.cluster.protocol import Agent
@@ -66,79 +60,37 @@ ENDPOINT_LIMIT_S = 30.0
 # seconds that a launch waits in Ray's queue for nodes that others hold; after them it looks for
 # other nodes, or new ones
 HELD_S = 60.0
-# While a launch waits in line for a host: seconds between two checks of whether the host is free,
-# and between two checks of whether other nodes would do.
-ASK_S = 1.0
-ELSEWHERE_S = 10.0
 # Seconds between two fetches of a starting engine's last log line and downloads; fewer than LOOK_S
 # of node/readiness.py.
 SAYS_S = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class HeldHost:
-    """A host that others hold, or that others get first. ``text``: who they are."""
-
-    address: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Leases:
-    """All hosts of a launch, or none of them because of one that is ``held``.
-
-    ``cores``: the cores of each agent, by ``id(agent)``.
-    """
-
-    cores: Mapping[int, tuple[int, ...]]
-    held: HeldHost | None = None
 
 
 class SweepStopped(OrchestratorError):
     """The user stopped the sweep while a launch started its engines."""
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchHooks:
-    """What a launch calls while it takes its hosts.
-
-    ``on_hosts`` is called when the hosts are its own. ``on_wait`` is called while it waits in line,
-    with the text of the ``HeldHost``. ``is_better_off_elsewhere`` says whether it should queue
-    again instead of waiting longer.
-    """
-
-    on_hosts: Callable[[], None] = lambda: None
-    on_wait: Callable[[str], None] = lambda text: None
-    is_better_off_elsewhere: Callable[[], bool] = lambda: False
-
-
 class EngineStart:
-    """One start of a deployment's engines on the nodes that admission chose. Call ``stop`` after
-    ``start``, whatever that returned or raised.
-
-    ``notes``: what is found out about the launch.
+    """One start of a deployment's engines. Call ``stop`` after ``start``, whatever that returned or
+    raised.
     """
 
-    def __init__(
-        self,
-        context: SweepContext,
-        deployment: Deployment,
-        nodes: Nodes,
-        notes: LaunchNotes,
-        hooks: LaunchHooks | None = None,
-    ) -> None:
-        self._context = context
-        self._deployment = deployment
-        self._nodes = nodes
-        self._notes = notes
-        self._clock = context.clock
-        self._hooks = hooks or LaunchHooks()
-        self._replicas = replicas_to_start(deployment.settings)  # engines, then routers
-        # the same for all parts, because a router passes requests on with their key
+    def __init__(self, request: StartRequest) -> None:
+        self._request = request
+        self._context = request.context
+        self._notes = request.notes
+        self._replicas = replicas_to_start(request.deployment.settings)  # engines, then routers
+        self._placements: list[Placement] = []  # of each replica, as far as they are placed
+        # the same for all replicas, because a router passes requests on with their key
         self._key = random_key()
-        self._workers: list[Worker] = []
-        self._tried: dict[str, Dialect] = {}  # API of an endpoint -> the dialect of its trial
-        self._placements: list[Placement] = []
+        self._workers: list[Worker] = []  # the replicas that were started, for the routers
+
+    @property
+    def _deployment(self) -> Deployment:
+        return self._request.deployment
+
+    @property
+    def _clock(self) -> Clock:
+        return self._context.clock
 
     def start(self) -> Replicas:
         """Take the nodes, start the engines, and wait until they serve.
@@ -189,46 +141,6 @@ class EngineStart:
             endpoint_metrics=EndpointMetrics(target),
         )
 
-    def dialect(self, api: str) -> Dialect:
-        """The dialect in which one of its APIs is asked, now that it serves. The dialect of an
-        endpoint follows from the trial or, without one, from who owns its model.
-        """
-        settings = self._deployment.settings
-        if api in self._tried:
-            return self._tried[api]
-        if settings.url is not None:
-            return usual_dialect(settings, api, self._notes.model_owner)
-        dialect = dialect_of(ENGINES[settings.engine], settings, api)
-        return with_salt(dialect, self._notes.model_owner, settings)
-
-    def try_endpoint(self, replicas: Replicas, api: str, timeout_s: float) -> Failure | None:
-        """Find out once how an endpoint's API has to be asked, and tell what it cannot do.
-
-        Returns a failure if the first API answers no request: then nothing can be measured. If
-        another API answers none, or if the next request may be answered, it only tells the user,
-        because the points will show what works.
-        """
-        settings = self._deployment.settings
-        if settings.url is None or api in self._tried:
-            return None
-        is_first = not self._tried
-        self._tried[api] = usual_dialect(settings, api, self._notes.model_owner)
-        (target,) = replicas.targets
-        try:
-            trial = try_endpoint(settings, api, self._notes.model_owner, target, timeout_s)
-        except TrialFailed as error:
-            if is_first and not error.may_pass:
-                return Failure(FailureKind.BAD_CONFIG, str(error))
-            self._notes.announcer.event("endpoint", str(error))
-            return None
-        except InputError as error:  # its host name is not found, which the points will show
-            self._notes.announcer.event("endpoint", str(error))
-            return None
-        self._tried[api] = trial.dialect
-        for note in trial.notes:
-            self._notes.announcer.event("endpoint", note)
-        return None
-
     def _place(self) -> None:
         """Have an agent started on each of its nodes. Raises Occupied when others hold nodes in
         Ray, and PlacementError when agents cannot be started for another reason.
@@ -240,7 +152,7 @@ class EngineStart:
         deadline = PlacementDeadline(
             min(HELD_S, context.settings.placement_timeout_s), context.stop.is_set
         )
-        for footprint, nodes in zip(footprints, self._nodes, strict=True):
+        for footprint, nodes in zip(footprints, self._request.nodes, strict=True):
             self._notes.announcer.phase(
                 PhaseName.PLACE, detail=str(footprint), total_s=deadline.timeout_s
             )
@@ -275,10 +187,10 @@ class EngineStart:
         into a failure, SweepStopped, and Occupied.
         """
         check_accelerators(self._deployment.hardware, agents_of(self._placements))
-        cores = self._lease()
+        cores = HostLeases(self._request, self._replicas, self._placements).take()
         state = self._context.state
         state.advance(self._deployment, LaunchEvent.HOSTS_TAKEN)
-        self._hooks.on_hosts()
+        self._request.hooks.on_hosts()
         self._fetch_dead_logs()
         began_s = self._clock.now_s()
         began_unix_ns = self._clock.unix_ns()
@@ -304,97 +216,6 @@ class EngineStart:
         return Replicas(
             self._placements, targets, cache_of(settings), self._notes.vocab_size, roles
         )
-
-    def _lease(self) -> list[list[tuple[int, ...]]]:
-        """Lease its hosts, and on `cpu` hardware cores for every rank; wait in line while others
-        hold them. Returns the cores of each rank of each replica.
-
-        Raises Occupied when the launch should be queued again instead, and PlacementError when a
-        host cannot be leased for another reason.
-        """
-        agents = sorted(agents_of(self._placements), key=lambda agent: agent.allocation.address)
-        wishes = self._wishes()
-        leases = lease_all(agents, wishes)
-        if leases.held is not None:
-            leases = self._wait_in_line(agents, wishes, leases.held)
-            self._context.state.placed(self._deployment, self._clock.now_s())
-        for agent in agents:
-            self._context.state.wake(agent.allocation.address)
-        cores_of_replicas = []
-        for placement in self._placements:
-            cores_of_replicas.append([leases.cores[id(agent)] for agent in placement.agents])
-        return cores_of_replicas
-
-    def _wishes(self) -> dict[int, Wish]:
-        """What the launch wants of each agent's host, by ``id(agent)``."""
-        context = self._context
-        hardware = self._deployment.hardware
-        cores_per_device = max(1, int(hardware.cpus_per_device or 1)) if hardware.is_cpu else 0
-        exclusive = context.plan.isolation == "exclusive_node"
-        owner = owner_of(context.store)
-        wishes: dict[int, Wish] = {}
-        for placement, replica in zip(self._placements, self._replicas, strict=True):
-            cores = cores_per_device * replica.settings.devices_per_node
-            if replica.is_router:
-                cores = 0
-            for agent in placement.agents:
-                wishes[id(agent)] = Wish(owner, exclusive, cores)
-        return wishes
-
-    def _wait_in_line(
-        self, agents: Sequence[Agent], wishes: Mapping[int, Wish], held: HeldHost
-    ) -> Leases:
-        """Wait until the hosts are its own. ``held``: the host that could not be leased at first.
-
-        Raises Occupied when the launch should queue again instead: see ``_should_queue_again``.
-        """
-        context = self._context
-        state = context.state
-        began_s = self._clock.now_s()
-        began_ns = self._clock.unix_ns()
-        addresses = {agent.allocation.address for agent in agents}
-        since_ns = stand_in_line(agents, wishes, state.place_in_line(addresses))
-        next_look_s = began_s  # when to look next whether other nodes would do
-        try:
-            while True:
-                state.waits_for(self._deployment, held.address)
-                self._hooks.on_wait(held.text)
-                waited_s = self._clock.now_s() - began_s
-                self._notes.announcer.phase(
-                    PhaseName.WAIT_FOR_HOST, elapsed_s=waited_s, says=held.text
-                )
-                looks_elsewhere = self._clock.now_s() >= next_look_s
-                if looks_elsewhere:
-                    next_look_s += ELSEWHERE_S
-                if self._should_queue_again(looks_elsewhere):
-                    raise Occupied(held.text)
-                self._clock.wait(context.stop, ASK_S)
-                leases = lease_all(agents, wishes)
-                if leases.held is None:
-                    return leases
-                held = leases.held
-        except Occupied:
-            state.keep_place(addresses, since_ns)
-            # longer each time: other hosts may be held, too, and a launch that keeps changing hosts
-            # waits in no line
-            state.rest(held.address, self._clock.now_s(), longer=True)
-            raise
-        finally:
-            state.add_span((began_ns, self._clock.unix_ns()))
-
-    def _should_queue_again(self, looks_elsewhere: bool) -> bool:
-        """Whether to wait no longer on these nodes. ``looks_elsewhere``: also check the budget, and
-        whether other nodes would do.
-        """
-        context = self._context
-        if context.stop.is_set():
-            return True
-        if context.taken_back(itertools.chain(*self._nodes), math.inf) is not None:
-            return True
-        if not looks_elsewhere:
-            return False
-        over_budget = context.budget.over(self._deployment, 0.0) is not None
-        return over_budget or self._hooks.is_better_off_elsewhere()
 
     def _fetch_dead_logs(self) -> None:
         """Store the logs that launches of this experiment left on these nodes when their driver or
@@ -484,7 +305,7 @@ class EngineStart:
                     tell_first_of_downloads(self._placements[index])
             self._check_not_stopped()
             self._show_start(now_s - began_s, says)
-            failure = self._context.taken_back(itertools.chain(*self._nodes), math.inf)
+            failure = self._context.taken_back(itertools.chain(*self._request.nodes), math.inf)
             if failure is not None:
                 raise EngineFailure(failure)
             for index in list(waiting):
@@ -578,35 +399,6 @@ class EngineStart:
             if {agent.allocation.node_id for agent in placement.agents} - present:
                 placement.release()
                 self._placements.remove(placement)
-
-
-def lease_all(agents: Sequence[Agent], wishes: Mapping[int, Wish]) -> Leases:
-    """Lease all hosts of a launch or none, so that a launch that waits for one host keeps no other
-    host from others. ``wishes``: by ``id(agent)``.
-    """
-    cores: dict[int, tuple[int, ...]] = {}
-    for agent in agents:
-        try:
-            cores[id(agent)] = agent.lease(wishes[id(agent)])
-        except Occupied as error:
-            for other in agents:
-                if id(other) in cores:
-                    other.put_back()
-            return Leases({}, HeldHost(agent.allocation.address, str(error)))
-    return Leases(cores)
-
-
-def stand_in_line(agents: Sequence[Agent], wishes: Mapping[int, Wish], since_ns: int = 0) -> int:
-    """Leave a ticket on all hosts of a launch. Returns since when the launch counts as waiting, in
-    nanoseconds of the first host's clock. ``since_ns``: since when it has waited already; 0 if it
-    has not.
-
-    The clock of the first host counts on all hosts. So each host serves its launches in the same
-    order, and no two launches wait for each other.
-    """
-    for agent in agents:
-        since_ns = agent.queue(wishes[id(agent)], since_ns)
-    return since_ns
 
 
 def check_accelerators(hardware: Hardware, agents: Sequence[Agent]) -> None:

@@ -40,11 +40,13 @@ from orchestrator.sweep.deployment_work import (
     NextMeasurement,
     expected_s,
 )
-from orchestrator.sweep.engine_start import EngineStart, LaunchHooks, SweepStopped
+from orchestrator.sweep.engine_start import EngineStart, SweepStopped
+from orchestrator.sweep.launch_dialects import LaunchDialects
 from orchestrator.sweep.launch_notes import LaunchNotes
 from orchestrator.sweep.launch_state import Announced, LaunchEvent
 from orchestrator.sweep.measure import Measurer
 from orchestrator.sweep.outlook import Outlook
+from orchestrator.sweep.start_request import LaunchHooks, StartRequest
 from orchestrator.sweep.state import MeasurementCounts, SweepState
 from orchestrator.sweep.tries import start_key
 from orchestrator.sweep.words import (
@@ -104,7 +106,10 @@ class LaunchLifecycle:
             on_wait=self._announce_occupied,
             is_better_off_elsewhere=partial(outlook.is_better_off_elsewhere, work.deployment),
         )
-        self._engine_start = EngineStart(context, work.deployment, nodes, self._notes, hooks)
+        self._engine_start = EngineStart(
+            StartRequest(context, work.deployment, nodes, self._notes, hooks)
+        )
+        self._dialects = LaunchDialects(work.deployment.settings, self._notes)
         # which start of the deployment this is; its measurements belong to that start
         self._start_index = work.start
         self._nodes = tuple(itertools.chain(*nodes))
@@ -295,10 +300,10 @@ class LaunchLifecycle:
         """
         api = following.point.workload.api
         timeout_s = min(following.point.load.request_timeout_s, TRIAL_LIMIT_S)
-        failure = self._engine_start.try_endpoint(measurer.replicas, api, timeout_s)
+        failure = self._dialects.try_endpoint(measurer.replicas.targets, api, timeout_s)
         if failure is not None:
             return failure
-        if self._engine_start.dialect(api).path in self._count_text:
+        if self._dialects.dialect(api).path in self._count_text:
             return None
         return self._ask_fixed_prompts(measurer, self._load_point(measurer, following))
 
@@ -378,7 +383,7 @@ class LaunchLifecycle:
         point = following.point
         settings = self._deployment.settings
         attempt_id = new_ulid()
-        dialect = self._engine_start.dialect(point.workload.api)
+        dialect = self._dialects.dialect(point.workload.api)
         if dialect.path in measurer.findings.unsalted:
             dialect = dialect.unsalted()
         else:

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.node.leases import Lease, Owner, Wish
-from orchestrator.sweep.engine_start import lease_all, stand_in_line
+from orchestrator.sweep.host_leases import lease_all, stand_in_line
 
 HOSTS = ("a", "b", "c")
 
