@@ -25,7 +25,7 @@ _MILLI = 1e-3
 
 
 class EnergyNote(StrEnum):
-    """What a reader of an energy must know. An energy is given with the last two notes only."""
+    """What a reader of an energy must know. With any but the last two notes, no energy is given."""
 
     NO_COUNTER = "no_counter"
     SHORT_WINDOW = "short_window"
@@ -116,28 +116,34 @@ def _differ(energy_j: float, integral_j: float) -> bool:
 
 
 def _gpus(telemetry: pa.Table) -> list[_Gpu]:
+    """The GPUs that were read, in the order in which each comes first in the table."""
     uuids = np.asarray(telemetry["gpu_uuid"].to_pylist(), dtype=object)
     offset_ns = _numbers(telemetry, "clock_offset_ns")
     at_s = (_numbers(telemetry, "unix_ns") - np.nan_to_num(offset_ns)) / 1e9
     in_order = np.argsort(at_s, kind="stable")
-    gpus = []
+    gpus: list[_Gpu] = []
     for uuid in dict.fromkeys(uuids.tolist()):
         rows = in_order[uuids[in_order] == uuid]
-
-        def of(column: str, rows: Ints = rows) -> Readings:
-            return readings(at_s[rows], _numbers(telemetry, column)[rows])
-
-        energy_mj = of("energy_mj")
-        gpus.append(
-            _Gpu(
-                energy_j=Readings(energy_mj.at_s, energy_mj.values * _MILLI),
-                power_w=of("power_w"),
-                dram_share=of("dram_share"),
-                tensor_share=of("tensor_share"),
-                foreign_bytes=of("foreign_bytes"),
-            )
-        )
+        gpus.append(_gpu(telemetry, at_s, rows))
     return gpus
+
+
+def _gpu(telemetry: pa.Table, at_s: Floats, rows: Ints) -> _Gpu:
+    """One GPU. ``at_s``: when each row of the table was read. ``rows``: those of the GPU, in the
+    order of time.
+    """
+
+    def column(name: str) -> Readings:
+        return readings(at_s[rows], _numbers(telemetry, name)[rows])
+
+    energy_mj = column("energy_mj")
+    return _Gpu(
+        energy_j=Readings(energy_mj.at_s, energy_mj.values * _MILLI),
+        power_w=column("power_w"),
+        dram_share=column("dram_share"),
+        tensor_share=column("tensor_share"),
+        foreign_bytes=column("foreign_bytes"),
+    )
 
 
 def _numbers(telemetry: pa.Table, column: str) -> Floats:

@@ -134,13 +134,13 @@ class Rank:
         self._prefill_first = limits.prefill_first
         self._recv_interval = limits.recv_interval
         self._budget = limits.max_num_batched_tokens if limits.chunked_prefill else _NO_LIMIT
-        by_prefill = (
-            _FULL * limits.max_num_batched_tokens / (1 + self._mean.prompt / self._mean.steps)
-        )
-        self.most = min(
-            limits.max_num_seqs, limits.kv_tokens / self._mean.context, max(1.0, by_prefill)
-        )
-        self.at = lru_cache(maxsize=256)(self._at)
+        # Of a step's token budget, a running sequence takes one token and, because each that ends
+        # is followed by a new prompt, its share of the prompts.
+        tokens_per_sequence = 1 + self._mean.prompt / self._mean.steps
+        most_by_budget = _FULL * limits.max_num_batched_tokens / tokens_per_sequence
+        most_by_memory = limits.kv_tokens / self._mean.context
+        self.most = min(limits.max_num_seqs, most_by_memory, max(1.0, most_by_budget))
+        self.at = lru_cache(maxsize=256)(self._at)  # the states are needed again and again
 
     @cached_property
     def full(self) -> State:
@@ -148,6 +148,7 @@ class Rank:
         return self.at(self.most)
 
     def _at(self, running: float) -> State:
+        """The state in which so many sequences decode at once."""
         decodes = max(1, round(running))
         context = round(decodes * self._mean.context)
         windowed = decodes * self._mean.windowed
@@ -160,10 +161,18 @@ class Rank:
             mixed_s = self._costs.mixed(decodes, context, windowed, prompts.chunks)
         step_s = (1 - prompts.step_share) * decode_s + prompts.step_share * mixed_s
         rate = running / (self._mean.steps * step_s)
-        token_s = (mixed_s - decode_s) / prompts.tokens
-        prefilling = min(_FULL, rate * self._mean.prompt * (token_s + decode_s / budget))
+        prompt_token_s = (mixed_s - decode_s) / prompts.tokens
+        prompt_tokens_per_s = rate * self._mean.prompt
+        prefilling = prompt_tokens_per_s * (prompt_token_s + decode_s / budget)
         return State(
-            running, rate, step_s, decode_s, mixed_s, prompts.step_share, token_s, prefilling
+            running=running,
+            rate=rate,
+            step_s=step_s,
+            decode_s=decode_s,
+            mixed_s=mixed_s,
+            mixed_share=prompts.step_share,
+            prompt_token_s=prompt_token_s,
+            prefilling=min(_FULL, prefilling),
         )
 
     def _prompts_of_a_step(self, running: float, budget: int) -> _PromptLoad:
@@ -171,18 +180,20 @@ class Rank:
 
         ``budget``: the tokens of prompts that a step has room for.
         """
-        parts = max(1, math.ceil(self._mean.prompt / budget))
-        chunk = self._mean.prompt / parts
-        due = parts * running / self._mean.steps  # chunks that come in a step, on average
-        together = self._chunks_together(running, due, budget / chunk)
-        if parts > 1:
-            together = 1.0
-        start = round(self._mean.cached + (self._mean.prompt - chunk) / 2)
-        chunks = [Chunk(start, round(chunk))] * int(together)
-        last = round(together % 1 * chunk)
-        if last:
-            chunks.append(Chunk(start, last))
-        return _PromptLoad(chunks, chunk * together, min(1.0, due / together))
+        chunks_per_prompt = max(1, math.ceil(self._mean.prompt / budget))
+        tokens = self._mean.prompt / chunks_per_prompt  # of a chunk
+        due = (
+            chunks_per_prompt * running / self._mean.steps
+        )  # chunks that come in a step, on average
+        together = 1.0  # a prompt of several chunks fills a step by itself
+        if chunks_per_prompt == 1:
+            together = self._chunks_together(running, due, budget / tokens)
+        start = round(self._mean.cached + (self._mean.prompt - tokens) / 2)
+        chunks = [Chunk(start, round(tokens))] * int(together)
+        tokens_of_last = round(together % 1 * tokens)
+        if tokens_of_last:
+            chunks.append(Chunk(start, tokens_of_last))
+        return _PromptLoad(chunks, tokens * together, min(1.0, due / together))
 
     def _chunks_together(self, running: float, due: float, room: float) -> float:
         """The mean number of chunks in a step that holds any, at most ``room``. ``due``: how many
@@ -265,9 +276,10 @@ class Rank:
         return tpot
 
     def _ttft(self, state: State) -> Floats:
-        """Seconds to the first token of each sampled request. It waits for the end of the step that
-        runs when it comes, or until the engine looks for it, then for the prefills before its own
-        and for its own.
+        """Seconds to the first token of each sampled request, without waiting for a slot.
+
+        A request waits for the end of the step that runs when it comes, or until the engine looks
+        for new requests. Then come the prefills before its own, and its own.
         """
         prompt = self._demand.prompt
         own_s = np.ceil(prompt / self._budget) * state.decode_s + prompt * state.prompt_token_s
@@ -277,10 +289,11 @@ class Rank:
         return self._overhead_s + rest_s + own_s + self._prefill_wait_s(state)
 
     def _rest_of_step_s(self, state: State) -> Floats:
-        # share of the time in steps that hold a prompt
-        in_mixed = state.mixed_share * state.mixed_s / state.step_s
-        decode_s = self._recv_interval * state.decode_s
-        step_s = np.where(in_mixed > _KIND_OF_STEP, state.mixed_s, decode_s)
+        """Seconds that the step which runs when a sampled request comes still takes."""
+        mixed_time_share = state.mixed_share * state.mixed_s / state.step_s
+        # without prompts, the engine looks for requests only after so many steps
+        until_look_s = self._recv_interval * state.decode_s
+        step_s = np.where(mixed_time_share > _KIND_OF_STEP, state.mixed_s, until_look_s)
         rest_s = _ARRIVAL_IN_STEP * step_s
         if state.running < _FEW_RUNNING:
             is_busy = -math.expm1(-state.running) > _QUEUE_WAIT
@@ -311,6 +324,7 @@ class Rank:
         if beta > _FREE_SLOTS:
             return np.zeros(SAMPLES)
         density = math.exp(-beta * beta / 2) / math.sqrt(2 * math.pi)
+        # Halfin and Whitt: the share of requests that have to wait
         waiting_share = 1 / (1 + beta * float(ndtr(beta)) / density)
         steps = np.maximum(0.0, np.log(waiting_share / _SLOT_WAIT)) * self._mean.steps
         wait_s: Floats = steps * state.step_s / free

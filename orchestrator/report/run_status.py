@@ -16,8 +16,8 @@ _WAITS_FOR = {
 
 
 def run_text(document: RunDocument) -> str:
-    """Which process runs it and since when, its progress, each deployment, and the last events. Of
-    a run that is starting, since when, and what it waits for.
+    """Which process runs it and since when, its progress, each deployment, and the last events; for
+    a run that is starting, what it waits for in place of its progress.
 
     The text has no secrets and no terminal control characters.
     """
@@ -27,10 +27,9 @@ def run_text(document: RunDocument) -> str:
 def _lines(document: RunDocument) -> Iterator[str]:
     record = document.record
     state = RunState.STARTING if document.is_starting else document.state
-    heard = "it ended" if state is RunState.ENDED else "its last heartbeat was"
-    since = since_text(record)
-    age = f"{heard} {hours(document.age_s)} ago"
-    yield f"{document.experiment}: {state}, {record.name}, since {since}; {age}"
+    last = "it ended" if state is RunState.ENDED else "its last heartbeat was"
+    age = f"{last} {hours(document.age_s)} ago"
+    yield f"{document.experiment}: {state}, {record.name}, since {since_text(record)}; {age}"
     if state in (RunState.DEAD, RunState.SILENT):
         yield (
             "  running the same command again takes its place and continues; what it measured "

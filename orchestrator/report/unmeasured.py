@@ -51,8 +51,8 @@ def _without_answer(probes: Sequence[StoredPoint]) -> list[Repeat]:
 
 
 def _tells_of_its_level(repeat: Repeat) -> bool:
-    """Whether it was measured, or ended because its limits fail: by then perhaps nothing was
-    answered, so no figure of it is valid.
+    """Whether a probe shows something of its level: it was measured, or it ended because its limits
+    fail, perhaps before anything was answered and so without a valid figure.
     """
     return repeat.shows_engine or repeat.engine_failed or _ended_as_failing(repeat)
 

@@ -263,6 +263,7 @@ def _compare(
     parts: Sequence[Evaluate],
     values: Mapping[str, Any],
 ) -> Any:
+    """A chain of comparisons as in Python: ``a < b < c`` is ``a < b and b < c``."""
     result = True
     left = parts[0](values)
     for compare, part in zip(comparisons, parts[1:], strict=True):

@@ -48,14 +48,14 @@ def parts_of_figures(
     tokens = sum(of_part.figures.output_token_throughput or 0.0 for of_part in figures)
     parts: list[PartDocument] = []
     for of_part in figures:
-        own = of_part.figures
+        part_figures = of_part.figures
         parts.append(
             PartDocument(
                 point=document,
                 part=of_part.part,
-                figures=own,
-                share_of_requests=share_of(own.requests.scheduled, requests),
-                share_of_output_tokens=share_of(own.output_token_throughput, tokens),
+                figures=part_figures,
+                share_of_requests=share_of(part_figures.requests.scheduled, requests),
+                share_of_output_tokens=share_of(part_figures.output_token_throughput, tokens),
                 facts=_mean_facts(of_part.part, repeats),
                 slo_results=tuple(results_of_part(slo_results, of_part.part)),
             )
@@ -64,10 +64,11 @@ def parts_of_figures(
 
 
 def _mean_facts(part: str, repeats: Sequence[Repeat]) -> PartFacts:
+    """The mean of each fact of a part over repeats; None where a repeat lacks it."""
     of_repeats: list[PartFacts | None] = []
     for repeat in repeats:
-        of_part = [figures.facts for figures in repeat.part_figures if figures.part == part]
-        of_repeats.append(of_part[0] if of_part else None)
+        facts_by_part = {of_part.part: of_part.facts for of_part in repeat.part_figures}
+        of_repeats.append(facts_by_part.get(part))
     return PartFacts(
         cached_share=_mean_fact("cached_share", of_repeats),
         expected_cached_share=_mean_fact("expected_cached_share", of_repeats),
@@ -86,7 +87,7 @@ def _mean_fact(name: str, of_repeats: Sequence[PartFacts | None]) -> float | Non
 
 
 def share_of(amount: float | None, total: float) -> float | None:
-    """None where there is nothing to have a share of."""
+    """The share of a total; None where the amount is unknown or the total is 0."""
     return amount / total if amount is not None and total > 0 else None
 
 

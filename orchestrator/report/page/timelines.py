@@ -16,7 +16,7 @@ import pyarrow as pa
 from orchestrator.analysis.attempt_summary import CommittedAttempt, attempt_of_rows
 from orchestrator.analysis.driver_clock import driver_unix_ns
 from orchestrator.analysis.points import Repeat, StoredPoint
-from orchestrator.analysis.requests import request_arrays
+from orchestrator.analysis.requests import RequestArrays, request_arrays
 from orchestrator.analysis.throughput import basis, output_tokens_by
 from orchestrator.base.arrays import Floats, Ints
 from orchestrator.base.errors import DamagedError
@@ -128,15 +128,11 @@ def timelines_of(
         attempt = _read(source.store, repeat)
         if attempt is None or not attempt.requests.num_rows:
             continue
-        gaps = sum(
-            part.rows * _tokens_of_answer(repeat)
-            for part in attempt.manifest.files
-            if part.table == "token_events"
-        )
-        is_cheap = gaps <= gaps_left
-        if is_cheap:
+        gaps = _expected_gaps(attempt, repeat)
+        with_gaps = gaps <= gaps_left
+        if with_gaps:
             gaps_left -= gaps
-        timeline = _timeline(attempt, source.point, repeat, with_gaps=is_cheap)
+        timeline = _timeline(attempt, source.point, repeat, with_gaps=with_gaps)
         telemetry = source.store.read_manifests("telemetry", [attempt.manifest], skip_damaged=True)
         gpus = gpu_readings_of(telemetry, repeat.head.started_unix_ns)
         timelines.append(replace(timeline, gpus=gpus))
@@ -186,24 +182,25 @@ def _read(store: Store, repeat: Repeat) -> CommittedAttempt | None:
         return None
 
 
-def _tokens_of_answer(repeat: Repeat) -> float:
+def _expected_gaps(attempt: CommittedAttempt, repeat: Repeat) -> float:
+    """About how many token gaps an attempt has: those of a mean answer for each of its rows."""
     tokens = repeat.figures.output_tokens
-    return tokens.mean if tokens is not None else 0.0
+    gaps_per_row = tokens.mean if tokens is not None else 0.0
+    files = [part for part in attempt.manifest.files if part.table == "token_events"]
+    return sum(part.rows * gaps_per_row for part in files)
 
 
 def _timeline(
-    attempt: CommittedAttempt, point: StoredPoint, repeat: Repeat, with_gaps: bool
+    attempt: CommittedAttempt, point: StoredPoint, repeat: Repeat, *, with_gaps: bool
 ) -> Timeline:
-    parts = list(request_arrays(attempt.requests, attempt.token_events if with_gaps else None))
-    end_ns = max(float(part.done_ns.max()) for part in parts) + 1  # the last token too
+    """The time line of a repeat, without its GPUs. ``with_gaps``: times between tokens are read."""
+    blocks = list(request_arrays(attempt.requests, attempt.token_events if with_gaps else None))
+    end_ns = max(float(block.done_ns.max()) for block in blocks) + 1  # the last token too
     edges = np.linspace(0.0, end_ns, STEPS + 1)
     tokens = np.zeros(edges.size)
-    for part in parts:
-        tokens += output_tokens_by(part, edges.tolist())
-    sent = np.sort(np.concatenate([part.sent_ns[~np.isnan(part.sent_ns)] for part in parts]))
-    done = np.sort(np.concatenate([part.done_ns[~np.isnan(part.sent_ns)] for part in parts]))
+    for block in blocks:
+        tokens += output_tokens_by(block, edges.tolist())
     middles = (edges[:-1] + edges[1:]) / 2
-    in_flight = np.searchsorted(sent, middles, "right") - np.searchsorted(done, middles, "right")
     step_s = float(edges[1]) / 1e9
     window = repeat.head.window
     return Timeline(
@@ -214,11 +211,21 @@ def _timeline(
         window_s=(window.start_ns / 1e9, window.end_ns / 1e9),
         step_s=step_s,
         throughput=_short(np.diff(tokens) / step_s),
-        in_flight=_short(in_flight.astype(np.float64)),
-        is_interpolated=any("interpolated" in basis(part) for part in parts),
+        in_flight=_short(_in_flight(blocks, middles)),
+        is_interpolated=any("interpolated" in basis(block) for block in blocks),
         readings=readings_of(attempt.engine_metrics, repeat.head.started_unix_ns),
         gpus=None,
     )
+
+
+def _in_flight(blocks: Sequence[RequestArrays], at_ns: Floats) -> Floats:
+    """How many requests are under way at each of these instants."""
+    was_sent = [~np.isnan(block.sent_ns) for block in blocks]
+    sent_ns = [block.sent_ns[sent] for block, sent in zip(blocks, was_sent, strict=True)]
+    done_ns = [block.done_ns[sent] for block, sent in zip(blocks, was_sent, strict=True)]
+    begun = np.searchsorted(np.sort(np.concatenate(sent_ns)), at_ns, "right")
+    ended = np.searchsorted(np.sort(np.concatenate(done_ns)), at_ns, "right")
+    return (begun - ended).astype(np.float64)
 
 
 def readings_of(samples: pa.Table, started_unix_ns: int) -> EngineReadings | None:
@@ -253,8 +260,9 @@ def gpu_readings_of(samples: pa.Table, started_unix_ns: int) -> GpuReadings | No
 
 @dataclass(frozen=True, slots=True)
 class _LatestReadings:
-    """At each instant the latest reading of each source. ``rows``: of ``samples``, one list for each
-    source and one entry for each instant.
+    """At each instant the latest reading of each source.
+
+    ``unix_ns``: the instants. ``rows``: for each source, the row of ``samples`` at each instant.
     """
 
     samples: pa.Table
@@ -268,12 +276,16 @@ class _LatestReadings:
 
 
 def _latest_readings(samples: pa.Table, source_of_row: Ints) -> _LatestReadings:
-    """At the instants when some source was read, at most STEPS of them, once all have been read."""
+    """The latest readings at the instants when some source was read, at most STEPS of them, from
+    when all have been read.
+
+    ``source_of_row``: a number for the source of each sample.
+    """
     unix_ns = driver_unix_ns(samples)
-    rows_of_sources = [
-        np.flatnonzero(source_of_row == source) for source in np.unique(source_of_row)
-    ]
-    rows_of_sources = [rows[np.argsort(unix_ns[rows])] for rows in rows_of_sources]
+    rows_of_sources: list[Ints] = []
+    for source in np.unique(source_of_row):
+        rows = np.flatnonzero(source_of_row == source)
+        rows_of_sources.append(rows[np.argsort(unix_ns[rows])])
     begin_ns = max(unix_ns[rows[0]] for rows in rows_of_sources)
     instants = np.unique(unix_ns[unix_ns >= begin_ns])
     if instants.size > STEPS:
