@@ -61,9 +61,9 @@ class RuleFinding:
 class Feasibility:
     """The verdict, its reasons, and what the engines are predicted to report.
 
-    ``excluded``: a rule of the experiment leaves the deployment out, so it was not judged.
-    ``starts``: by role, of those with a known model. ``unserved``: names of workloads that it
-    cannot serve. ``reasons``: for the status.
+    ``status``: ``excluded``: a rule of the experiment leaves the deployment out, so it was not
+    judged. ``reasons``: for the status. ``starts``: what engines are predicted to report, by role,
+    of those with a known model. ``unserved``: names of workloads that it cannot serve.
     ``remarks``: what is worth knowing and changes nothing.
     """
 
@@ -253,9 +253,10 @@ def _attention_ranks(case: FeasibilityCase) -> int:
 def _intermediate(case: FeasibilityCase) -> Findings:
     if not case.rules.heads_divisible:
         return
-    for name, (width, ranks) in _mlp_widths(case).items():
-        if width % ranks and not _is_padded(case, name):
-            yield "impossible", f"{name} {width} cannot be divided by {_rank_settings(case, ranks)}"
+    for name, divided in _mlp_widths(case).items():
+        if divided.width % divided.ranks and not _is_padded(case, name):
+            ranks = _rank_settings(case, divided.ranks)
+            yield "impossible", f"{name} {divided.width} cannot be divided by {ranks}"
 
 
 def _is_padded(case: FeasibilityCase, name: str) -> bool:
@@ -295,7 +296,8 @@ def _mlp_widths(case: FeasibilityCase) -> dict[str, DividedWidth]:
     """By name, the widths of dense MLPs, of shared experts and, unless ranks have whole experts, of
     experts.
     """
-    shape, settings = case.facts.shape, case.settings
+    shape = case.facts.shape
+    settings = case.settings
     widths: dict[str, DividedWidth] = {}
     if "mlp" in shape.mlps and not present_flags(settings, case.rules.whole_dense):
         ranks = settings.tensor_parallel_size
@@ -348,7 +350,8 @@ def _is_partition(text: str, layers: int, stages: int) -> bool:
 
 
 def _experts(case: FeasibilityCase) -> Findings:
-    experts, settings = case.facts.shape.num_experts, case.settings
+    experts = case.facts.shape.num_experts
+    settings = case.settings
     ranks = expert_parallel_size(settings)
     if case.copies > 1 and experts:
         yield (
@@ -375,7 +378,8 @@ def _experts(case: FeasibilityCase) -> Findings:
 
 def _quantization(case: FeasibilityCase) -> Findings:
     """What the engine does with the quantization that the settings or the checkpoint name."""
-    requested, stored = case.settings.quantization, case.facts.quantization
+    requested = case.settings.quantization
+    stored = case.facts.quantization
     rules = case.rules
     method = rules.method(requested, stored)
     stored_method = stored.method if stored else ""
@@ -411,7 +415,8 @@ def _requested_quantization(case: FeasibilityCase, requested: str, method: str) 
     """Whether the quantization of the settings suits the checkpoint. ``method``: the quantization
     in effect.
     """
-    stored, rules = case.facts.quantization, case.rules
+    stored = case.facts.quantization
+    rules = case.rules
     # the beginnings of sentences
     needs_checkpoint = (
         f"quantization {requested} needs a checkpoint made for it, {case.facts.model}"
@@ -505,7 +510,9 @@ def _capability(case: FeasibilityCase) -> Findings:
         return
     major, minor = case.device.capability
     capability = major * 10 + minor
-    settings, rules, name = case.settings, case.rules, case.device.name
+    settings = case.settings
+    rules = case.rules
+    name = case.device.name
     stored = case.facts.quantization
     method = rules.method(settings.quantization, stored)
     least_capability = rules.min_capability.get(method, 0)
@@ -596,7 +603,8 @@ def _lengths(case: FeasibilityCase) -> Findings:
 
 
 def _draft(case: FeasibilityCase) -> Findings:
-    speculative, draft = case.settings.speculative, case.draft
+    speculative = case.settings.speculative
+    draft = case.draft
     if speculative is not None and case.draft_bytes is None:
         if is_own_layers(case.settings) and not case.facts.draft_layers:
             yield (
@@ -607,7 +615,8 @@ def _draft(case: FeasibilityCase) -> Findings:
             yield "fits", "the draft's weights and KV cache are not counted: no formula for it"
     if speculative is None or draft is None or speculative.method != "draft_model":
         return
-    tokens, draft_tokens = case.facts.shape.vocab_size, draft.shape.vocab_size
+    tokens = case.facts.shape.vocab_size
+    draft_tokens = draft.shape.vocab_size
     if abs(tokens - draft_tokens) > case.rules.draft_vocabulary_slack:
         yield (
             "impossible",
@@ -631,6 +640,7 @@ def _memory(case: FeasibilityCase) -> Findings:
         return  # the rule ``architecture`` reports unknown weights
     offloaded = (case.settings.cpu_offload_gb or 0) * GIB
     weights = max(0.0, case.estimate.weight_bytes - offloaded)
+    # some engines take their share of what the weights leave free, for the KV cache alone
     takes_share_of_free = case.rules.share_of == "free"
     # with a KV cache of fixed size, vLLM ignores the fraction (gpu_worker.py)
     has_fixed_cache = case.settings.kv_cache_memory_bytes is not None and not takes_share_of_free
@@ -667,6 +677,7 @@ def _why_memory_is_not_judged(case: FeasibilityCase, memory: int | None) -> str 
 
 
 def _of_draft(case: FeasibilityCase) -> str:
+    """`` (1.2 GiB of them the draft's)``; empty without a draft."""
     draft = case.draft_bytes
     if draft is None or not draft.weights:
         return ""
@@ -677,7 +688,8 @@ def _is_weight_proven(case: FeasibilityCase) -> bool:
     """Whether a rank has at least the predicted bytes of weights. They are a lower bound if there
     is a formula for the language model; the size of a checkpoint is exact.
     """
-    requested, stored = case.settings.quantization, case.facts.quantization
+    requested = case.settings.quantization
+    stored = case.facts.quantization
     if not (requested is None or stored is not None or requested in quantization.ONLINE):
         return False
     return _is_size_known(case.facts) and (case.draft is None or _is_size_known(case.draft))
@@ -691,7 +703,8 @@ def _kv_memory(case: FeasibilityCase, free: float) -> Findings:
     """Whether the KV cache has room. ``free``: bytes that the weights leave. Too little room for
     one sequence is impossible if it is certain, and risky otherwise.
     """
-    settings, estimate = case.settings, case.estimate
+    settings = case.settings
+    estimate = case.estimate
     length = estimate.max_model_len
     fixed = settings.kv_cache_memory_bytes
     if fixed is not None and fixed > free:
@@ -711,6 +724,7 @@ def _kv_memory(case: FeasibilityCase, free: float) -> Findings:
         )
     available = free if fixed is None else fixed
     bytes_per_token = estimate.kv_bytes_per_token
+    # a layer with a window keeps fewer tokens, so a token of the whole cache may take fewer bytes
     if estimate.kv_cache_memory_bytes is not None and estimate.kv_cache_tokens:
         bytes_per_token = estimate.kv_cache_memory_bytes / estimate.kv_cache_tokens
     needed = bytes_per_token * length
@@ -730,9 +744,9 @@ def _kv_memory(case: FeasibilityCase, free: float) -> Findings:
 
 
 def _is_kv_counted(case: FeasibilityCase) -> bool:
-    return case.facts.language_model_counted and (
-        case.draft is None or case.draft.language_model_counted
-    )
+    """Whether formulas give the KV cache of the model and of its draft."""
+    is_draft_counted = case.draft is None or case.draft.language_model_counted
+    return case.facts.language_model_counted and is_draft_counted
 
 
 # engines that run a model which they have no code for with the code of transformers, if that can
@@ -741,7 +755,8 @@ _BY_TRANSFORMERS = ("vllm", "sglang", "tgi")
 
 def _support(case: FeasibilityCase) -> Findings:
     """Whether the engine has code for the model, by the lists of models in its sources."""
-    engine, facts = case.settings.engine, case.facts
+    engine = case.settings.engine
+    facts = case.facts
     support = architectures.support(engine)
     if support is None or present_flags(case.settings, ("--model-impl",)):
         return
@@ -777,7 +792,19 @@ def _architecture(case: FeasibilityCase) -> Findings:
 
 
 _RULES: tuple[Callable[[FeasibilityCase], Findings], ...] = (
-    _heads, _intermediate, _kv_heads, _stages, _experts, _quantization, _blocks, _kernels, _capability,
-    _sparse_attention, _lengths,
-    _draft, _memory, _support, _architecture,
-)  # fmt: skip
+    _heads,
+    _intermediate,
+    _kv_heads,
+    _stages,
+    _experts,
+    _quantization,
+    _blocks,
+    _kernels,
+    _capability,
+    _sparse_attention,
+    _lengths,
+    _draft,
+    _memory,
+    _support,
+    _architecture,
+)
