@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +20,9 @@ import pyarrow.compute as pc
 
 from orchestrator import __version__
 from orchestrator.analysis.attempt_summary import read_attempt
+from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.launches import launches_of
-from orchestrator.analysis.points import StoredPoint
+from orchestrator.analysis.points import Attained, StoredPoint
 from orchestrator.analysis.requests import RequestArrays, request_arrays
 from orchestrator.analysis.throughput import output_tokens_by
 from orchestrator.base.arrays import Floats
@@ -131,9 +133,13 @@ def _report(
 
 
 def _run(point: StoredPoint) -> dict[str, object]:
+    """When a point was measured, and what to know of it. It ends with the window of its last
+    repeat.
+    """
     head = point.head
-    first_ns = min(repeat.head.started_unix_ns for repeat in point.used_repeats)
-    last = max(point.used_repeats, key=lambda repeat: repeat.head.started_unix_ns).head
+    heads = [repeat.head for repeat in point.used_repeats]
+    first = min(heads, key=lambda head: head.started_unix_ns)
+    last = max(heads, key=lambda head: head.started_unix_ns)
     end_ns = last.started_unix_ns + last.window_end_ns
     keywords = [f"validity={point.validity}", f"workload={head.workload}"]
     origins = {"emulated": point.emulated, "simulated": point.simulated}
@@ -144,9 +150,9 @@ def _run(point: StoredPoint) -> dict[str, object]:
         "uid": head.point_id,
         "eid": digest({"experiment": head.experiment}),
         "time": {
-            "start": _instant(first_ns),
+            "start": _instant(first.started_unix_ns),
             "end": _instant(end_ns),
-            "duration": f"PT{(end_ns - first_ns) / 1e9:.3f}S",
+            "duration": f"PT{(end_ns - first.started_unix_ns) / 1e9:.3f}S",
         },
         "description": f"{head.workload} of {head.experiment}: {point.deployment.label}",
         "keywords": keywords,
@@ -160,7 +166,7 @@ def _instant(unix_ns: float) -> str:
 
 
 def _stack(point: StoredPoint, version: str | None) -> list[dict[str, object]]:
-    """One component per role; one in all without roles."""
+    """One component for each role; a single one where replicas have no roles."""
     settings = point.deployment.settings
     roles = settings.get("roles")
     if isinstance(roles, Mapping) and roles:
@@ -223,32 +229,12 @@ def _number(settings: Mapping[str, object], name: str) -> int:
 def _load(
     experiment: StoredExperiment, point: StoredPoint, question: Question | None
 ) -> dict[str, object]:
-    head, figures = point.head, point.figures
+    """The load: in the report's own keys, and as ``native`` all that has no key there."""
+    head = point.head
     workload = parsed_workload(question.workload_json) if question is not None else {}
     load_rules = parsed_load(question.load_json) if question is not None else {}
-    clients = sum(repeat.head.clients for repeat in point.used_repeats) // len(point.used_repeats)
-    standardized: dict[str, object] = {
-        **_tool(point.source),
-        "parallelism": max(clients, 1),
-        "source": _source(point, workload),
-        "input_seq_len": _length(figures.input_tokens),
-    }
-    if figures.output_tokens is not None:
-        standardized["output_seq_len"] = _length(figures.output_tokens)
-    if head.control == "concurrency":
-        standardized["concurrency"] = int(head.level)
-    elif math.isfinite(head.level):
-        standardized["rate_qps"] = head.level
-    parts = [
-        {"part": of_part.part, "aggregate": _aggregate(of_part.figures)}
-        for of_part in point.part_figures
-    ]
-    tests = [
-        {"name": test.name, "part": test.part, "target": test.target}
-        | {"share": _interval(test.share)}
-        for test in point.tests
-    ]
-    native = {
+    described = {"workload": workload, "load": load_rules, "level": in_json(head.level)}
+    native: dict[str, object] = {
         "workload": workload,
         "load": load_rules,
         "arrivals": head.arrivals,
@@ -257,16 +243,47 @@ def _load(
         "repeats": len(point.used_repeats),
         "starts": len(set(point.starts)),
         "limits": [slo.model_dump(mode="json") for slo in experiment.slos[:1]],
-        "attainment": tests,
-        "parts": parts,
+        "attainment": [_test(test) for test in point.tests],
+        "parts": [
+            {"part": of_part.part, "aggregate": _aggregate(of_part.figures)}
+            for of_part in point.part_figures
+        ],
         "output_token_throughput": _interval(point.output_token_throughput()),
         "definitions": "latencies count from sending; figures are those of the steady window",
     }
-    described = {"workload": workload, "load": load_rules, "level": in_json(head.level)}
     return {
         "metadata": {"cfg_id": digest(described), "description": head.workload},
-        "standardized": standardized,
+        "standardized": _standard_load(point, workload),
         "native": {"config": native},
+    }
+
+
+def _standard_load(point: StoredPoint, workload: Mapping[str, object]) -> dict[str, object]:
+    """What the report has keys for: the load generator, the lengths and the level."""
+    head = point.head
+    figures = point.figures
+    clients = sum(repeat.head.clients for repeat in point.used_repeats) // len(point.used_repeats)
+    load: dict[str, object] = {
+        **_tool(point.source),
+        "parallelism": max(clients, 1),
+        "source": _source(point, workload),
+        "input_seq_len": _length(figures.input_tokens),
+    }
+    if figures.output_tokens is not None:
+        load["output_seq_len"] = _length(figures.output_tokens)
+    if head.control == "concurrency":
+        load["concurrency"] = int(head.level)
+    elif math.isfinite(head.level):
+        load["rate_qps"] = head.level
+    return load
+
+
+def _test(test: Attained) -> dict[str, object]:
+    return {
+        "name": test.name,
+        "part": test.part,
+        "target": test.target,
+        "share": _interval(test.share),
     }
 
 
@@ -302,10 +319,14 @@ def _length(tokens: Distribution | None) -> dict[str, object]:
     return length
 
 
-def _interval(interval: object) -> dict[str, object] | None:
+def _interval(interval: Interval | None) -> dict[str, object] | None:
     if interval is None:
         return None
-    return {name: in_json(getattr(interval, name)) for name in ("estimate", "lower", "upper")}
+    return {
+        "estimate": in_json(interval.estimate),
+        "lower": in_json(interval.lower),
+        "upper": in_json(interval.upper),
+    }
 
 
 def _aggregate(figures: Figures) -> dict[str, object]:
@@ -355,7 +376,9 @@ def _rate(value: float | None, units: str) -> dict[str, object] | None:
 
 
 def _series_of_requests(store: Store, point: StoredPoint) -> dict[str, object] | None:
-    """Throughput and TTFT of the first repeat over time, in steps of at least a second."""
+    """Throughput and TTFT of the first repeat over time, in at most MOST_STEPS steps of a second or
+    longer.
+    """
     head = point.used_repeats[0].head
     manifest = store.manifest(*head.ids)
     attempt = read_attempt(store, manifest) if manifest is not None else None
@@ -428,9 +451,8 @@ def _observed(store: Store, point: StoredPoint) -> list[dict[str, object]]:
     for replica, readings in _by(engines, "replica"):
         role = readings["role"][0].as_py()
         of_role = label if role is None else f"{label} {role}"
-        component = _component_of(readings, _OF_ENGINES, of_role, str(replica))
-        component["time_series"] = _series_in(readings, _OF_ENGINES) | _counters_in(readings)
-        components.append(component)
+        counters = _counters_in(readings)
+        components.append(_component_of(readings, _OF_ENGINES, of_role, str(replica), counters))
     for gpu, readings in _by(gpus, "gpu_uuid"):
         components.append(_component_of(readings, _OF_GPUS, label, str(gpu)))
     if not point.deployment.launched:
@@ -447,13 +469,18 @@ def _by(rows: pa.Table, column: str) -> Iterator[tuple[object, pa.Table]]:
 
 
 def _component_of(
-    readings: pa.Table, resources: Sequence[_Resource], label: str, name: str
+    readings: pa.Table,
+    resources: Sequence[_Resource],
+    label: str,
+    name: str,
+    counters: Mapping[str, object] = MappingProxyType({}),
 ) -> dict[str, object]:
+    """One component with its readings. ``counters``: further series, which have no aggregate."""
     return {
         "component_label": label,
         "replica_id": name,
         "aggregate": _aggregates_in(readings, resources),
-        "time_series": _series_in(readings, resources),
+        "time_series": {**_series_in(readings, resources), **counters},
     }
 
 

@@ -297,9 +297,9 @@ class Lengths(Growing):
         if self.fixed is not None:
             return self.fixed, self.fixed
         if self.histogram is not None:
-            return min(part.min for part in self.histogram), max(
-                part.max for part in self.histogram
-            )
+            least = min(part.min for part in self.histogram)
+            most = max(part.max for part in self.histogram)
+            return least, most
         drawn = self.uniform or self.lognormal or self.normal
         assert drawn is not None  # _one_way
         return drawn.min, drawn.max
@@ -369,9 +369,10 @@ class Workload(Growing, ABC):
 
     @model_validator(mode="after")
     def _options_agree(self) -> Self:
-        is_named = isinstance(self.tool_choice, NamedTool)
-        needs_tools = self.tool_choice is not None and (is_named or not self.may_record_tools)
-        if needs_tools and self.tools is None:
+        may_have_tools = self.tools is not None
+        if not isinstance(self.tool_choice, NamedTool):  # a named tool is one of ``tools``
+            may_have_tools = may_have_tools or self.may_record_tools
+        if self.tool_choice is not None and not may_have_tools:
             raise wrong("tool_choice", "'tool_choice' needs 'tools'")
         if self.tools is not None and self.api != "chat":
             raise wrong("tools", "'tools' are sent to the API 'chat' only", "set 'api' to chat")
@@ -413,7 +414,7 @@ class Workload(Growing, ABC):
         """``resolved``, with the content of its schema and its tools in place of their files.
         Raises ProblemsError for a file that cannot be sent, and whatever ``path`` raises.
         """
-        found = self.resolved(path)
+        resolved = self.resolved(path)
         updates: dict[str, Any] = {}
         if self.constrain is not None:
             updates["constrain"] = self.constrain.with_schema(path)
@@ -424,7 +425,7 @@ class Workload(Growing, ABC):
             if isinstance(chosen, NamedTool) and chosen.name not in names:
                 text = f"tool_choice names {chosen.name!r}, which is none of the tools"
                 raise ValueError(text)
-        return found.model_copy(update=updates) if updates else found
+        return resolved.model_copy(update=updates) if updates else resolved
 
     def resolved(self, path: Callable[[str], str]) -> Self:
         """The same with its files found (``path`` makes paths absolute) and identified by their
@@ -538,8 +539,8 @@ class Workload(Growing, ABC):
         return False
 
     def others(self, requests: int) -> Self:
-        """For a warm-up of ``requests`` requests: fixed prompts begin with those that the
-        measurement sends last.
+        """The workload that a warm-up of ``requests`` requests sends: other prompts than those that
+        the measurement begins with. Where prompts are fixed, these are the ones that it sends last.
         """
         return self
 
@@ -766,9 +767,8 @@ class Arrivals(Growing):
 
     def too_much(self, rate: float, seconds: float | None, requests: int | None) -> str | None:
         """Why a point at this mean rate, of this length or number of requests, is more than a
-        client can hold.
+        client can hold; None if it is not.
         """
-        cycle = self._cycle
         ends_with_its_file = self.process == "trace" and self.trace is not None
         if seconds is not None and not ends_with_its_file:
             mean = self._mean_rate(rate, seconds)
@@ -782,15 +782,20 @@ class Arrivals(Growing):
             return (
                 f"{requests:,} requests at {rate:g} requests/s take longer than {MOST_SECONDS:g} s"
             )
-        if self.steps is None:
-            return None
+        return None if self.steps is None else self._too_many_steps(rate, seconds, requests)
+
+    def _too_many_steps(
+        self, rate: float, seconds: float | None, requests: int | None
+    ) -> str | None:
+        """Why the steps of a point, repeated until it ends, are too many; None if they are not."""
+        cycle = self._cycle
         if not cycle.requests_at_1:
             return "nothing is due in any of these steps"
         if seconds is not None:
             cycles = seconds / cycle.seconds
         else:
             cycles = (requests or 0) / rate / cycle.requests_at_1
-        if cycles * len(self.steps) > MOST_STEPS:
+        if cycles * len(self.steps or ()) > MOST_STEPS:
             return (
                 f"these steps would be repeated {cycles:.3g} times; a point may have "
                 f"{MOST_STEPS:,} steps"
@@ -805,7 +810,7 @@ class Arrivals(Growing):
         cycle = self._cycle
         if not cycle.requests_at_1:
             return mean
-        whole_cycles = -(-seconds // cycle.seconds)
+        whole_cycles = -(-seconds // cycle.seconds)  # rounded up
         return mean * min(cycle.largest_factor, cycle.requests_at_1 * whole_cycles / seconds)
 
     def at(self, level: Level) -> str:
@@ -999,14 +1004,21 @@ class LimitGroup(NamedTuple):
         return not self.limits or any(limit.share is None for limit in self.limits)
 
 
-def percentile_limit(name: str) -> tuple[str, float] | None:
-    """Latency and share of requests of a percentile's name, ``("ttft", 0.95)`` for ``ttft_p95``;
-    None for others.
+class PercentileLimit(NamedTuple):
+    """What the name of a limit on a percentile says: the latency, and the share of requests that
+    must be within the limit.
     """
+
+    latency: str
+    share: float
+
+
+def percentile_limit(name: str) -> PercentileLimit | None:
+    """What a name like ``ttft_p95`` says: ``ttft``, 0.95. None for other names."""
     match = _PERCENTILE.fullmatch(name)
     if match is None or float(match[2]) == 0:
         return None
-    return match[1], float(match[2]) / 100
+    return PercentileLimit(latency=match[1], share=float(match[2]) / 100)
 
 
 def swapped_percentile(name: str) -> str | None:
@@ -1104,18 +1116,22 @@ class _Limits(Strict):
         return bool(self.own_limits()) or self.reader is not None
 
     def own_limits(self, part: str | None = None) -> tuple[Limit, ...]:
-        """The limits that stand here, as those of ``part``; a reader's after ``resolved``."""
+        """The limits that stand here, as those of ``part``. That of a reader is one of them only
+        after ``resolved``.
+        """
         prefix = "" if part is None else f"{part}:"
         limits: list[Limit] = []
         for name in LIMITS:
             seconds = getattr(self, name)
             if seconds is not None:
-                limits.append(Limit(prefix + name, name, seconds, None, part))
+                limits.append(Limit(prefix + name, name, seconds, share=None, part=part))
         for name, seconds in (self.model_extra or {}).items():
             percentile = percentile_limit(name)
             if percentile is not None:
-                latency, share = percentile
-                limits.append(Limit(prefix + name, latency, seconds, share, part))
+                limit_name = prefix + name
+                limits.append(
+                    Limit(limit_name, percentile.latency, seconds, percentile.share, part)
+                )
         return tuple(limits)
 
     def resolved(self, tokens_per_word: float = TOKENS_PER_WORD) -> Self:
@@ -1213,7 +1229,7 @@ class Slo(_Limits, _Named):
 
     @property
     def groups(self) -> tuple[LimitGroup, ...]:
-        """The limits that are set, by what they are about; a reader's after ``resolved``."""
+        """The limits that are set, by what they are about; see ``own_limits``."""
         if self.parts is None:
             return (LimitGroup(None, self.own_limits(), self.attainment),)
         groups: list[LimitGroup] = []
@@ -1224,7 +1240,7 @@ class Slo(_Limits, _Named):
 
     @property
     def limits(self) -> tuple[Limit, ...]:
-        """All limits that are set; a reader's after ``resolved``."""
+        """All limits that are set; see ``own_limits``."""
         return tuple(limit for group in self.groups for limit in group.limits)
 
     def of_part(self, part: str) -> Self | None:
