@@ -18,6 +18,7 @@ SMALL = [
     "benchmarks.compare.power --repetitions 1 --only 10%",
     "benchmarks.compare.winners --repetitions 1",
     "benchmarks.compare.oracle --sweeps 1000",
+    "benchmarks.compare.rules --sweeps 300",
     "benchmarks.cluster.packing --seeds 1",
     "benchmarks.plan --combinations 20 --levels 2",
     "benchmarks.workloads.prompts --prompts 100",

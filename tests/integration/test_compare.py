@@ -99,6 +99,8 @@ def test_vllm_is_not_worse_than_itself_and_worse_with_one_sequence(tmp_path: Pat
             *("--results", str(tmp_path / name), "--address", "local"),
             timeout_s=1500,
         )
+        if has_lost_cores(str(tmp_path / name)):
+            pytest.skip("other work held the cores, so the sweeps say nothing of the engine")
         assert done.returncode == 0, done.stderr
 
     def compared(new: str, *options: str) -> dict[str, Any]:
@@ -107,9 +109,6 @@ def test_vllm_is_not_worse_than_itself_and_worse_with_one_sequence(tmp_path: Pat
         done = orchestrator("compare", *sides, *gate)
         comparison: dict[str, Any] = json.loads(done.stdout)
         print(f"before and {new}: status {done.returncode}", comparison["changes"])
-        disturbed = any(side["why"].startswith("disturbed") for side in comparison["invalid"])
-        if disturbed or any(map(has_lost_cores, sides)):
-            pytest.skip("other work held the cores, so the sweeps say nothing of the engine")
         assert done.returncode == (4 if comparison["regression"] else 0), done.stderr
         (change,) = comparison["changes"]
         return change
