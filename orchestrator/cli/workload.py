@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,9 +75,6 @@ def show(
     import orjson
 
     from orchestrator.cli.workload_file import experiment_at, workloads_at
-    from orchestrator.report.workload_text import part_lines, sample_lines, workload_lines
-    from orchestrator.workloads.facts import facts_by_part, facts_of, sampled, sessions_within
-    from orchestrator.workloads.reuse import reuse_of
 
     experiment = experiment_at(place)
     workloads = workloads_at(experiment, place)
@@ -88,33 +85,14 @@ def show(
     for number, shown in enumerate(workloads):
         prompter = _prompter(experiment, shown, tokenizer)
         looked_at = requests or _default_requests(shown)
-        facts = facts_of(shown, prompter, seed, looked_at)
-        _echo_if_fewer(shown, facts, requests)
-        parts = facts_by_part(shown, prompter, seed, looked_at)
-        sessions = sessions_within(shown, shown.requests(prompter, seed), looked_at)
-        reuse = reuse_of(shown, seed, sessions)
-        examples = list(sampled(shown, prompter, seed, sample)) if sample else []
+        content = _content_of(shown, prompter, seed, looked_at, sample)
+        _echo_if_fewer(shown, content.facts, requests)
         if output == "json":
-            documents.append(
-                {
-                    "name": shown.name,
-                    "kind": shown.kind,
-                    "api": shown.api,
-                    "source": sources.get(shown.name),
-                    **asdict(facts),
-                    **_reuse_json(reuse),
-                    "parts": [_part_json(part, reuse, sources) for part in parts],
-                    "sample": [_sampled_json(example) for example in examples],
-                }
-            )
+            documents.append(_content_json(content, sources))
             continue
         if number:
             click.echo()
-        for line in workload_lines(shown, facts, reuse, sources.get(shown.name)):
-            click.echo(line)
-        for line in part_lines(parts, reuse, sources):
-            click.echo(line)
-        for line in sample_lines(examples):
+        for line in _content_lines(content, sources):
             click.echo(line)
     if output == "json":
         click.echo(orjson.dumps({"workloads": documents}, option=orjson.OPT_INDENT_2))
@@ -129,6 +107,62 @@ def show(
         click.echo(f"{count:,} requests: {write}", err=True)
         _echo_what_differs(written, written.requests(prompter, seed).needs_reply)
     return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """What the first requests of a workload hold. ``parts``: of a mix, what its requests of each
+    part hold. ``examples``: some requests.
+    """
+
+    workload: Workload
+    facts: WorkloadFacts
+    reuse: WorkloadReuse
+    parts: Sequence[PartFacts]
+    examples: list[SampledRequest]
+
+
+def _content_of(
+    shown: Workload, prompter: Prompter, seed: int, requests: int, sample: int
+) -> _Content:
+    """Looks at so many requests. ``sample``: how many of them are examples."""
+    from orchestrator.workloads.facts import facts_by_part, facts_of, sampled, sessions_within
+    from orchestrator.workloads.reuse import reuse_of
+
+    facts = facts_of(shown, prompter, seed, requests)
+    parts = list(facts_by_part(shown, prompter, seed, requests))
+    sessions = sessions_within(shown, shown.requests(prompter, seed), requests)
+    return _Content(
+        workload=shown,
+        facts=facts,
+        reuse=reuse_of(shown, seed, sessions),
+        parts=parts,
+        examples=list(sampled(shown, prompter, seed, sample)) if sample else [],
+    )
+
+
+def _content_lines(content: _Content, sources: Mapping[str, str]) -> Iterator[str]:
+    """The text about a workload. ``sources``: by workload, where a preset's numbers are from."""
+    from orchestrator.report.workload_text import part_lines, sample_lines, workload_lines
+
+    shown = content.workload
+    yield from workload_lines(shown, content.facts, content.reuse, sources.get(shown.name))
+    yield from part_lines(content.parts, content.reuse, sources)
+    yield from sample_lines(content.examples)
+
+
+def _content_json(content: _Content, sources: Mapping[str, str]) -> dict[str, Any]:
+    shown = content.workload
+    return {
+        "name": shown.name,
+        "kind": shown.kind,
+        "api": shown.api,
+        "source": sources.get(shown.name),
+        **asdict(content.facts),
+        **_reuse_json(content.reuse),
+        "parts": [_part_json(part, content.reuse, sources) for part in content.parts],
+        "sample": [_sampled_json(example) for example in content.examples],
+    }
 
 
 def _echo_if_fewer(shown: Workload, facts: WorkloadFacts, requests: int | None) -> None:
@@ -172,13 +206,17 @@ def _check_write(path: Path, workloads: Sequence[Workload]) -> None:
 
 
 def _prompter(experiment: Experiment, shown: Workload, tokenizer: str | None) -> Prompter:
-    """Makes prompts as clients would for the first deployment of the file."""
+    """Makes prompts as clients would for the first deployment of the file whose tokenizer is here.
+
+    ``tokenizer``: the one to count with in place of that of a model.
+    """
     from orchestrator.workloads.content import local_tokenizer, prompter
 
     for combination in experiment.combinations:
-        if tokenizer is None:
-            settings = combination.settings
-            tokenizer = local_tokenizer(settings.tokenizer or settings.model)
+        if tokenizer is not None:
+            break
+        settings = combination.settings
+        tokenizer = local_tokenizer(settings.tokenizer or settings.model)
     takes_ids = shown.api == "completions"
     return prompter(takes_ids=takes_ids, tokenizer=tokenizer, vocabulary=None)
 
@@ -270,8 +308,9 @@ def _write(
 
 
 def _dialect(experiment: Experiment, api: str) -> Dialect:
-    """That of the file's first engine that has the API; OpenAI's where it has none. ``api``: chat or
-    completions.
+    """The dialect of the file's first engine that has the API; OpenAI's where no engine has it.
+
+    ``api``: chat or completions.
     """
     from orchestrator.engines.dialects import dialects_of
     from orchestrator.engines.endpoint import OPENAI_OPTIONS
@@ -286,8 +325,8 @@ def _dialect(experiment: Experiment, api: str) -> Dialect:
 
 
 def _refuse_unwritable(written: Workload, dialect: Dialect) -> None:
-    """Raises InputError for what requests ask for and have no field for: without it they would be
-    other requests.
+    """Raises InputError if requests ask for something that the dialect has no field for. Without it
+    they would be other requests.
     """
     for part in written.with_parts():
         for kind in sorted(part.constraint_kinds() - dialect.constraints.keys()):
