@@ -22,7 +22,7 @@ from orchestrator.sweep.announcer import Announcer
 from orchestrator.sweep.attempt import Attempt
 from orchestrator.sweep.detect_dialect import EndpointDialect
 from orchestrator.sweep.endpoint_metrics import EndpointMetrics
-from orchestrator.sweep.measure import Measurer
+from orchestrator.sweep.measure import Measurer, UserStop
 from orchestrator.sweep.own_host import OwnHost
 from orchestrator.sweep.replicas import Replicas
 
@@ -56,10 +56,9 @@ def measure_here(
                 endpoint_metrics=EndpointMetrics(point.targets[0]),
             ),
             borrowed,
-            stopped=stopped,
+            user_stop=UserStop(stopped, keeps_points=True),
             announcer=Announcer(tell),
             lead_s=START_LEAD_S,
-            keeps=True,
         )
         attempt = measurer.measure(point, watch=watch)
     finally:

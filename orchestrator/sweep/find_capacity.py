@@ -30,7 +30,7 @@ from orchestrator.sweep.detect_dialect import EndpointDialect
 from orchestrator.sweep.earlier_attempts import spoilt_of
 from orchestrator.sweep.endpoint import START_LEAD_S, EndpointRun
 from orchestrator.sweep.endpoint_metrics import EndpointMetrics
-from orchestrator.sweep.measure import Measurer
+from orchestrator.sweep.measure import Measurer, UserStop
 from orchestrator.sweep.own_host import OwnHost
 from orchestrator.sweep.replicas import Replicas
 from orchestrator.sweep.words import claim_words, level_words, measured_words
@@ -224,10 +224,9 @@ class CapacitySearch:
                 endpoint_metrics=EndpointMetrics(self.target),
             ),
             cluster.clients(clients, {}),
-            stopped=self._has_waited_enough,
+            user_stop=UserStop(self._has_waited_enough, keeps_points=True),
             announcer=Announcer(self.tell),
             lead_s=START_LEAD_S,
-            keeps=True,
         )
 
 

@@ -44,7 +44,7 @@ from orchestrator.sweep.engine_start import EngineStart, SweepStopped
 from orchestrator.sweep.launch_dialects import LaunchDialects
 from orchestrator.sweep.launch_notes import LaunchNotes
 from orchestrator.sweep.launch_state import Announced, LaunchEvent
-from orchestrator.sweep.measure import Measurer
+from orchestrator.sweep.measure import Measurer, UserStop
 from orchestrator.sweep.outlook import Outlook
 from orchestrator.sweep.start_request import LaunchHooks, StartRequest
 from orchestrator.sweep.state import MeasurementCounts, SweepState
@@ -227,7 +227,7 @@ class LaunchLifecycle:
             replicas,
             self._context.borrow_clients(self._deployment.id),
             self._context.clock,
-            self._context.stop.is_set,
+            UserStop(self._context.stop.is_set),
             self._notes.announcer,
             taken_back=partial(self._context.taken_back, self._nodes),
         )

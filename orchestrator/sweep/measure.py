@@ -104,24 +104,32 @@ class PromptFindings:
     adapter_notes: dict[tuple[str, tuple[str, ...]], Sequence[str]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class UserStop:
+    """How the user stops measuring. ``is_asked`` says whether they have done so. ``keeps_points``:
+    what the running point has measured until then is kept; otherwise it is measured again later.
+    """
+
+    is_asked: Callable[[], bool] = lambda: False
+    keeps_points: bool = False
+
+
 @dataclass
 class Measurer:
     """Measures load points on these replicas with these clients, which may be exchanged between two
     points.
 
-    ``stopped`` says whether the user asked to stop. ``lead_s``: seconds before the common start of
-    the clients. ``keeps``: what a point measured until the user stopped it is kept. ``findings``:
-    what the fixed prompts have shown so far. ``taken_back`` returns a failure if the replicas'
-    nodes will be gone within so many seconds.
+    ``lead_s``: seconds before the common start of the clients. ``findings``: what the fixed prompts
+    have shown so far. ``taken_back`` returns a failure if the replicas' nodes will be gone within
+    so many seconds.
     """
 
     replicas: Replicas
     clients: BorrowedClients
     clock: Clock = field(default_factory=Clock)
-    stopped: Callable[[], bool] = lambda: False
+    user_stop: UserStop = UserStop()
     announcer: Announcer = field(default_factory=Announcer)
     lead_s: float = START_LEAD_S
-    keeps: bool = False
     findings: PromptFindings = field(default_factory=PromptFindings)
     taken_back: Callable[[float], Failure | None] = lambda needs_s: None
 
@@ -214,7 +222,7 @@ class Measurer:
         cache = self.replicas.fresh_cache(point.dialect)
         # preparing takes a minute where prompts are many and long
         self.announcer.phase(PhaseName.WRITE_REQUESTS, level_words(point))
-        if self.clients.prepare(point, self.stopped) is None:
+        if self.clients.prepare(point, self.user_stop.is_asked) is None:
             now_ns = self.clock.unix_ns()
             return _nothing_loaded((now_ns, now_ns))
         if lead_s is None:
@@ -230,7 +238,7 @@ class Measurer:
         span_unix_ns = (started_unix_ns, started_unix_ns + int(took_s * 1e9))
         if end is not None:
             run.abort(rows=not end.interrupted)  # requests that the user cut short have not failed
-            if end.interrupted and not self.keeps:
+            if end.interrupted and not self.user_stop.keeps_points:
                 return _nothing_loaded(span_unix_ns)
             run.settle(SETTLE_S)
         early_stop = early_end.end if early_end is not None else None
@@ -298,7 +306,9 @@ class Measurer:
         the next point.
         """
         until_s = self.clock.now_s() + IDLE_LIMIT_S
-        while self.replicas.have_work() and self.clock.now_s() < until_s and not self.stopped():
+        while self.replicas.have_work() and self.clock.now_s() < until_s:
+            if self.user_stop.is_asked():
+                return
             self.clock.sleep(0.5)
 
     def _rows_of_lost(
@@ -324,7 +334,7 @@ class Measurer:
                 all_reported = run.wait(0.5 if early_end else 1.0)
             except ClientLost as error:
                 return End(_client_lost(error))
-            if not all_reported and self.stopped():
+            if not all_reported and self.user_stop.is_asked():
                 return End(interrupted=True)
             failure = self.replicas.failure()  # an engine may have died with the last request
             if failure is not None:
@@ -386,7 +396,7 @@ class Measurer:
             failure = self.replicas.failure()
             if failure is not None:
                 return self._died(failure)
-            if self.stopped():
+            if self.user_stop.is_asked():
                 break
             self.clock.sleep(1.0)
         return None

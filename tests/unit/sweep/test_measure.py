@@ -25,6 +25,7 @@ from orchestrator.sweep.measure import (
     LateClients,
     Measurer,
     PointSnapshot,
+    UserStop,
     look_for_errors,
 )
 from orchestrator.sweep.replicas import Replicas
@@ -167,7 +168,9 @@ def test_while_clients_write_long_requests_that_is_what_is_shown() -> None:
 def test_the_user_ends_it_and_nobody_waits_for_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     world = world_of()
     monkeypatch.setattr(FakeRun, "settle", lambda run, limit_s: world.clock.sleep(limit_s))
-    attempt = measurer(world, stopped=lambda: world.clock.now_s() > 30).measure(load_point())
+    attempt = measurer(world, user_stop=UserStop(lambda: world.clock.now_s() > 30)).measure(
+        load_point()
+    )
     assert attempt.interrupted
     assert attempt.loaded is not None
     assert attempt.loaded.requests.num_rows == 0
@@ -176,7 +179,9 @@ def test_the_user_ends_it_and_nobody_waits_for_its_rows(monkeypatch: pytest.Monk
 
 def test_rows_of_an_interrupted_point_come_back_where_they_are_kept() -> None:
     world, point = world_of(), load_point()
-    attempt = measurer(world, stopped=lambda: world.clock.now_s() > 30, keeps=True).measure(point)
+    attempt = measurer(world, user_stop=UserStop(lambda: world.clock.now_s() > 30, True)).measure(
+        point
+    )
     assert attempt.interrupted
     assert attempt.loaded is not None
     assert attempt.loaded.requests.num_rows == 2
@@ -191,7 +196,7 @@ def test_rows_of_an_interrupted_point_come_back_where_they_are_kept() -> None:
         def is_stopped(world=world, stops_at=stops_at) -> bool:
             return world.clock.now_s() >= stops_at
 
-        early = measurer(world, stopped=is_stopped, keeps=True).measure(point)
+        early = measurer(world, user_stop=UserStop(is_stopped, keeps_points=True)).measure(point)
         assert early.interrupted
         assert early.loaded is not None
         assert (early.loaded.requests.num_rows, early.loaded.cut(point).duration_s) == (0, 0.0)
@@ -232,7 +237,9 @@ def test_clients_that_never_report_are_given_up_in_the_end(monkeypatch: pytest.M
 def test_nobody_who_wants_to_stop_waits_to_see_whether_the_engine_died() -> None:
     """The engine would be looked at for six seconds more, and dies in the third of them."""
     world = world_of(fails={"load": ["dying"]})
-    attempt = measurer(world, stopped=lambda: world.clock.now_s() >= 70).measure(load_point())
+    attempt = measurer(world, user_stop=UserStop(lambda: world.clock.now_s() >= 70)).measure(
+        load_point()
+    )
     assert attempt.failure is not None
     assert (attempt.failure.kind, attempt.interrupted) == (FailureKind.NO_REQUEST_OK, False)
     assert world.clock.now_s() == pytest.approx(70.0)
