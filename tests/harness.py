@@ -36,6 +36,11 @@ def environment(**more: str) -> dict[str, str]:
     return without_ray | {"PYTHONUNBUFFERED": "1"} | more
 
 
+def outside_of_make(**more: str) -> dict[str, str]:
+    """The variables for a ``make`` that knows nothing of the one that runs the tests."""
+    return environment(**dict.fromkeys(("MAKEFLAGS", "MFLAGS", "MAKELEVEL"), ""), **more)
+
+
 # Options of every sweep of a test: other tests keep this machine busy, and must not change how often
 # something is measured.
 MEASURED_ONCE = ("--again", "0")
