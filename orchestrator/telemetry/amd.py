@@ -1,14 +1,16 @@
 """Reads AMD's GPUs through amdsmi, what they are and what they do while a point runs, where ROCm's
 package of that name is installed.
 
-Columns that amdsmi has no like of are null: throttling, event reasons, and shares of DRAM and tensor
-cores.
+Columns that amdsmi has no like of are null: event reasons, and shares of DRAM and tensor cores.
+Throttling is counted since the MI300.
 """
 
 import importlib
 import threading
-from collections.abc import Callable, Collection, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cache
 from typing import Any
@@ -30,6 +32,82 @@ class _Gap(Enum):
     FAILED = auto()  # another error, or an answer without a number
 
 
+# column -> the firmware's counters of readings in which that held clocks down; causes of one column
+# may come together, so the one that grew most counts
+THROTTLING = {
+    "throttled_ns_power": ("ppt_residency_acc",),
+    "throttled_ns_thermal": (
+        "socket_thm_residency_acc",
+        "vr_thm_residency_acc",
+        "hbm_thm_residency_acc",
+    ),
+    "throttled_ns_hw": ("prochot_residency_acc",),
+}
+ALL_READINGS = "accumulation_counter"  # of the firmware
+# The counters come with some hundred other figures, and lose nothing if they are read rarely.
+THROTTLING_EVERY_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class _ThrottlingReading:
+    """The counters of THROTTLING and ALL_READINGS, as far as the GPU has them, at an instant."""
+
+    at_s: float
+    counters: Mapping[str, int]
+
+    def grown(self, name: str, before: "_ThrottlingReading") -> int:
+        """How much a counter grew; 0 where it was reset, or is missing."""
+        if name not in self.counters or name not in before.counters:
+            return 0
+        return max(0, self.counters[name] - before.counters[name])
+
+
+class _Throttling:
+    """The time in which a GPU's clocks were held down, by cause, since the first reading.
+
+    amdsmi's own function for it (amdsmi_get_violation_status) waits for 100 ms between two readings
+    of the same counters. A share of the time is the growth of a cause's counter over that of
+    ALL_READINGS, as it is there.
+    """
+
+    def __init__(self) -> None:
+        self._last: _ThrottlingReading | None = None
+        self._throttled_ns = dict.fromkeys(THROTTLING, 0.0)
+
+    def is_due(self, now_s: float) -> bool:
+        return self._last is None or now_s - self._last.at_s >= THROTTLING_EVERY_S
+
+    def add(self, now_s: float, metrics: Mapping[str, Any]) -> dict[str, int]:
+        """The columns after a further reading of ``metrics``; empty where the GPU counts nothing."""
+        names = [ALL_READINGS, *(name for causes in THROTTLING.values() for name in causes)]
+        counters = {name: metrics.get(name) for name in names}
+        known = {name: count for name, count in counters.items() if isinstance(count, int)}
+        if ALL_READINGS not in known:
+            return {}
+        reading, before = _ThrottlingReading(now_s, known), self._last
+        self._last = reading
+        columns = {
+            column: causes
+            for column, causes in THROTTLING.items()
+            if not known.keys().isdisjoint(causes)
+        }
+        if before is not None:
+            for column, causes in columns.items():
+                self._throttled_ns[column] += _throttled_ns(causes, reading, before)
+        return {column: round(self._throttled_ns[column]) for column in columns}
+
+
+def _throttled_ns(
+    causes: Sequence[str], reading: _ThrottlingReading, before: _ThrottlingReading
+) -> float:
+    """The time between two readings in which one of these causes held clocks down."""
+    readings = reading.grown(ALL_READINGS, before)
+    if readings == 0:
+        return 0.0
+    grown = max(reading.grown(cause, before) for cause in causes)
+    return min(1.0, grown / readings) * (reading.at_s - before.at_s) * 1e9
+
+
 class AmdGpu:
     """One GPU (``GpuReader``). ``uuid``: the name under which it is leased, ``amd-<index>``.
 
@@ -37,10 +115,14 @@ class AmdGpu:
     no number. A failure of a column that was reported before is a gap in one reading.
     """
 
-    def __init__(self, uuid: str, handle: Any, amdsmi: Any) -> None:
+    def __init__(
+        self, uuid: str, handle: Any, amdsmi: Any, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.uuid = uuid
         self._handle = handle
         self._amdsmi = amdsmi
+        self._clock = clock
+        self._throttling: _Throttling | None = _Throttling()  # None: the GPU does not count it
         self._unsupported: set[str] = set()
         self._reported: set[str] = set()
 
@@ -77,12 +159,30 @@ class AmdGpu:
             has_never_answered = gap is _Gap.FAILED and column not in self._reported
             if gap is _Gap.LACKING or has_never_answered:
                 self._unsupported.add(column)
-        return values
+        return values | self._throttled()
+
+    def _throttled(self) -> dict[str, int]:
+        """The columns of throttling; empty between two readings of its counters."""
+        now_s = self._clock()
+        if self._throttling is None or not self._throttling.is_due(now_s):
+            return {}
+        metrics = self._asked(lambda: self._amdsmi.amdsmi_get_gpu_metrics_info(self._handle))
+        if metrics is _Gap.PASSING:
+            return {}
+        columns = {} if isinstance(metrics, _Gap) else self._throttling.add(now_s, metrics)
+        if not columns:
+            self._throttling = None
+        return columns
 
     def _answer(self, question: Callable[[], Any]) -> int | float | _Gap:
         """The number that amdsmi answers, or why there is none."""
+        value = self._asked(question)
+        return value if isinstance(value, int | float | _Gap) else _Gap.FAILED
+
+    def _asked(self, question: Callable[[], Any]) -> Any:
+        """What amdsmi answers, or a _Gap."""
         try:
-            value = question()
+            return question()
         except self._amdsmi.AmdSmiLibraryException as error:
             code = error.get_error_code()
             if code in LACKING:
@@ -91,7 +191,6 @@ class AmdGpu:
         # a field may have another name in another release, and "N/A" in place of a number
         except (self._amdsmi.AmdSmiException, AttributeError, KeyError, TypeError, ValueError):
             return _Gap.FAILED
-        return value if isinstance(value, int | float) else _Gap.FAILED
 
     def foreign_bytes(self, own_pids: Collection[int]) -> int | None:
         """Memory of processes other than these. None if the driver does not say, or lists none of

@@ -18,7 +18,8 @@ BRAKES = {
 
 @dataclass(frozen=True, slots=True)
 class GpuCondition:
-    """How a GPU fared while a point ran. Shares are of the time from its first sample to its last.
+    """How a GPU fared while a point ran. Shares are of the time from the first reading of what they
+    are of to its last.
 
     ``power_limited_share``: its power limit held clocks down. ``braked_share``: heat did, or a
     power brake. ``foreign_bytes``: the most memory that processes of others used. ``ecc_errors``:
@@ -74,7 +75,6 @@ def _throttled_share(samples: Sequence[GpuSample], bits_of: Mapping[str, int]) -
     """
     if len(samples) < 2:
         return None
-    took_ns = max(1, samples[-1].unix_ns - samples[0].unix_ns)
     missing_bits = 0
     shares: list[float] = []
     for counter, bits in bits_of.items():
@@ -82,7 +82,8 @@ def _throttled_share(samples: Sequence[GpuSample], bits_of: Mapping[str, int]) -
         if throttled_ns is None:
             missing_bits |= bits
         else:
-            shares.append(min(1.0, throttled_ns / took_ns))
+            at_ns = [sample.unix_ns for sample in samples if counter in sample.values]
+            shares.append(min(1.0, throttled_ns / max(1, at_ns[-1] - at_ns[0])))
     reasons = [
         int(sample.values["event_reasons"])
         for sample in samples

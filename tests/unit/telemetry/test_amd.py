@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from orchestrator.results.schemas import TABLES
-from orchestrator.telemetry.amd import AmdGpus, AmdsmiLibrary, amd_group, amd_health
+from orchestrator.telemetry.amd import AmdGpu, AmdGpus, AmdsmiLibrary, amd_group, amd_health
 from orchestrator.telemetry.gpu_sample import GpuLost, GpuReader
 
 MIB = 2**20
@@ -54,6 +55,7 @@ class FakeAmdsmi:
             "gpu_asic_info": {"market_name": "AMD Instinct MI300X", "vendor_id": "0x1002"},
             "gpu_driver_info": {"driver_name": "amdgpu", "driver_version": "6.10.5"},
             "power_cap_info": {"power_cap": 750_000_000, "max_power_cap": 750_000_000},
+            "gpu_metrics_info": {"accumulation_counter": "N/A", "ppt_residency_acc": "N/A"},
             "gpu_total_ecc_count": {"correctable_count": 3, "uncorrectable_count": 1},
             "gpu_process_list": [
                 {"pid": 11, "memory_usage": {"vram_mem": 100 * MIB}},
@@ -191,6 +193,55 @@ def test_what_a_gpu_no_longer_supports_is_not_asked_for_again() -> None:
     for _ in range(3):
         assert "energy_mj" not in reader.read()
     assert amdsmi.asked.count("energy_count") == 2
+
+
+def counters(readings: int, **grown: int) -> dict[str, Any]:
+    """What the firmware of an MI300 counted; causes that are not named did not hold down clocks."""
+    causes = ("prochot", "ppt", "socket_thm", "vr_thm", "hbm_thm")
+    counted = {f"{cause}_residency_acc": 1_000 + grown.get(cause, 0) for cause in causes}
+    return {"accumulation_counter": 50_000 + readings, "temperature_edge": 40, **counted}
+
+
+def throttled_after(*metrics: dict[str, Any], every_s: float = 2.0) -> dict[str, int | float]:
+    """The columns of throttling in the last of these readings."""
+    amdsmi = FakeAmdsmi()
+    reader = AmdGpu("amd-0", 0, amdsmi, count(step=every_s).__next__)
+    for answer in metrics:
+        amdsmi.answers["gpu_metrics_info"] = answer
+        values = reader.read()
+    return {name: value for name, value in values.items() if name.startswith("throttled")}
+
+
+def test_throttling_is_the_share_of_the_firmwares_readings_times_the_time() -> None:
+    nothing_yet = {"throttled_ns_power": 0, "throttled_ns_thermal": 0, "throttled_ns_hw": 0}
+    assert throttled_after(counters(0)) == nothing_yet
+    assert throttled_after(
+        counters(0),
+        counters(2_000, ppt=500, socket_thm=100, hbm_thm=200),
+        counters(4_000, ppt=500, socket_thm=100, hbm_thm=200, prochot=2_000),
+    ) == {
+        "throttled_ns_power": 500_000_000,  # a quarter of 2 s
+        "throttled_ns_thermal": 200_000_000,  # a tenth: causes may come together
+        "throttled_ns_hw": 2_000_000_000,
+    }
+
+
+def test_counters_of_throttling_that_were_reset_add_nothing() -> None:
+    reset = {**counters(1_000), "ppt_residency_acc": 3}
+    assert throttled_after(counters(0), reset)["throttled_ns_power"] == 0
+    stands_still = throttled_after(counters(0), counters(0, ppt=5))
+    assert stands_still["throttled_ns_power"] == 0
+
+
+def test_throttling_is_read_now_and_then_and_not_at_all_where_nothing_counts_it() -> None:
+    counted = [counters(1_000 * number) for number in range(3)]
+    assert throttled_after(*counted[:2], every_s=1.0) == {}
+    assert throttled_after(*counted, every_s=1.0) != {}
+    amdsmi = FakeAmdsmi()
+    reader = AmdGpu("amd-0", 0, amdsmi, count(step=2.0).__next__)
+    for _ in range(3):
+        reader.read()
+    assert amdsmi.asked.count("gpu_metrics_info") == 1, "an older GPU says N/A"
 
 
 @pytest.mark.parametrize("error", [IO_ERROR, NOT_SUPPORTED, AmdSmiException("gone")])

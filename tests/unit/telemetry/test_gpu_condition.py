@@ -41,6 +41,13 @@ def test_counters_give_the_share_of_the_time() -> None:
     assert (result.power_limited_share, result.braked_share) == (0.5, 0.25)
 
 
+def test_a_counter_that_is_read_now_and_then_gives_the_share_between_its_readings() -> None:
+    nothing: dict[str, Any] = {}
+    first, last = {"throttled_ns_power": 0}, {"throttled_ns_power": SECOND}
+    result = condition(first, nothing, last, nothing, nothing)
+    assert result.power_limited_share == 0.5
+
+
 @pytest.mark.parametrize(
     ("reasons", "power_limited", "braked"),
     [([0, 0x4, 0x4, 0], 0.5, 0.0), ([0x40, 0x8, 0x20, 0x80], 0.0, 1.0), ([0x2, 0, 0, 0], 0.0, 0.0)],
