@@ -108,15 +108,22 @@ class Problems:
         """
         if self.enough:
             return
-        nearest_hint = nearest(str(name), known)
-        hints = [nearest_hint]
-        if nearest_hint.startswith("known: "):
-            if nearest_hint in self._shown_lists:
-                hints = []
-            self._shown_lists.add(nearest_hint)
-            if remedy is not None:
-                hints = [remedy, *hints]
-        self.add(place, f"unknown {what} {name!r}", "; ".join(hints) or None)
+        names = sorted(known)
+        hint: str | None = _similar(str(name), names)
+        if hint is None:
+            hint = self._remedy_and_list(remedy, names)
+        self.add(place, f"unknown {what} {name!r}", hint)
+
+    def _remedy_and_list(self, remedy: str | None, names: Sequence[str]) -> str | None:
+        """The hint for a name that resembles none of ``names``."""
+        names_hint = _list_of(names)
+        if len(names) > MOST_LISTED:
+            return names_hint
+        hints = [] if remedy is None else [remedy]
+        if names_hint not in self._shown_lists:
+            self._shown_lists.add(names_hint)
+            hints.append(names_hint)
+        return "; ".join(hints) or None
 
     @property
     def has_any(self) -> bool:
@@ -129,22 +136,24 @@ class Problems:
 
     def raise_any(self, part: str | None = None) -> None:
         """Raises ProblemsError with all problems in the order of the document's lines; does nothing
-        without any. ``part``: only those of this key of the document, if it has any.
+        without any. ``part``: if any is of this key of the document, no others are raised.
         """
-        found = []
-        for problem, place in self._problems.items():
-            is_of_whole_document = len(place) == 0
-            if is_of_whole_document or place[0] == part:
-                found.append(problem)
-        if part is None or not found:
-            found = list(self._problems)
-        if not found:
+        reported = list(self._problems) if part is None else self._of_part(part)
+        if not reported:
+            reported = list(self._problems)
+        if not reported:
             return
-        problems = sorted(found, key=lambda problem: problem.line or 0)
+        problems = sorted(reported, key=lambda problem: problem.line or 0)
         if self.enough:
             text = f"there may be more: only the first {MOST_PROBLEMS} are reported"
             problems.append(Problem(text, self.document.file))
         raise ProblemsError(problems)
+
+    def _of_part(self, part: str) -> list[Problem]:
+        """The problems of a key of the document, and those of the document as a whole."""
+        return [
+            problem for problem, place in self._problems.items() if place == () or place[0] == part
+        ]
 
 
 def problems_without_file() -> Problems:
@@ -456,8 +465,8 @@ def add_errors(
             written = document.nearest(place)  # pydantic adds the names of a union's members
             is_in_union = len(written) < len(place)
             wanted = getattr(_model_at(model, loc, document.value), "WANTED", None)
-            message, hint = _about_value(detail, written, is_in_union, wanted)
-            problems.add(written, message, hint)
+            remark = _about_value(detail, written, is_in_union, wanted)
+            problems.add(written, remark.message, remark.hint)
 
 
 def _about_missing(loc: Place, place: Place) -> str:
@@ -475,22 +484,37 @@ def _last_key(place: Place, default: str) -> str:
 def nearest(name: str, known: Iterable[str]) -> str:
     """The hint for a name that is not one of ``known``."""
     names = sorted(known)
+    return _similar(name, names) or _list_of(names)
+
+
+def _similar(name: str, names: Sequence[str]) -> str | None:
+    """Asks for the one of ``names`` that may be meant; None if none resembles the name."""
     for our_name in OTHER_NAMES.get(name, ()):
         if our_name in names:
             return f"did you mean {our_name!r}?"
-    similar = did_you_mean(name, names)
-    if similar:
-        return similar
+    return did_you_mean(name, names) or None
+
+
+def _list_of(names: Sequence[str]) -> str:
+    """All names, or where they are listed if there are too many."""
     if len(names) <= MOST_LISTED:
         return f"known: {', '.join(names)}"
     return "docs/reference/experiment-file.md lists every key"
 
 
+@dataclass(frozen=True, slots=True)
+class _Remark:
+    """What is wrong with one value. ``hint``: what to write instead; None: nothing is likely."""
+
+    message: str
+    hint: str | None = None
+
+
 def _about_value(
     detail: ErrorDetails, place: Place, is_in_union: bool, described: str | None = None
-) -> tuple[str, str | None]:
-    """Message and hint about one value. ``described``: what the value may be, if the model that
-    reads it says so (``WANTED``).
+) -> _Remark:
+    """What is wrong with one value. ``described``: what the value may be, if the model that reads
+    it says so (``WANTED``).
     """
     is_key = detail["loc"][-1:] == ("[key]",)
     holder = place[:-1] if is_key else place  # a wrong key may be a secret
@@ -500,29 +524,29 @@ def _about_value(
     kind = detail["type"]
     if is_in_union and kind.endswith("_type"):
         # pydantic reports one for each type of the union; the same text makes them one problem
-        return f"{name} has a value of the wrong type", None
+        return _Remark(f"{name} has a value of the wrong type")
     if kind == "value_error":
-        return f"{name}: {detail['ctx']['error']}", None
+        return _Remark(f"{name}: {detail['ctx']['error']}")
     if kind == "string_pattern_mismatch":
         pattern = detail["ctx"]["pattern"]
         hint = _PATTERNS.get(pattern, f"it must match {pattern}")
-        return f"{name} cannot be {_show(value)}", hint
+        return _Remark(f"{name} cannot be {_show(value)}", hint)
     if kind == "too_short":
-        least = detail["ctx"]["min_length"]
-        if not detail["ctx"]["actual_length"]:
-            return f"{name} is empty", f"give at least {least}"
-        return f"{name} has {detail['ctx']['actual_length']} entries", f"give at least {least}"
+        entries = detail["ctx"]["actual_length"]
+        hint = f"give at least {detail['ctx']['min_length']}"
+        message = f"{name} has {entries} entries" if entries else f"{name} is empty"
+        return _Remark(message, hint)
     if kind == "string_too_short" and not value:
-        return f"{name} is empty", None
+        return _Remark(f"{name} is empty")
     wanted = _WANTED.get(kind) or _in_plain_words(detail["msg"].removeprefix("Input should be "))
     is_mapping = wanted == _MAPPING
     if is_mapping and described is not None:
         wanted = described
     if wanted == detail["msg"]:  # no sentence about what the value should be
-        return f"{name}: {wanted}", None
+        return _Remark(f"{name}: {wanted}")
     if is_mapping and place and isinstance(place[-1], int):
         name = f"entry {place[-1] + 1} of {name}"
-    return f"{name} must be {wanted}, not {_show(value)}", _value_hint(detail, key)
+    return _Remark(f"{name} must be {wanted}, not {_show(value)}", _value_hint(detail, key))
 
 
 def _in_plain_words(wanted: str) -> str:
@@ -534,7 +558,8 @@ def _in_plain_words(wanted: str) -> str:
 
 def _value_hint(detail: ErrorDetails, name: str) -> str | None:
     """What to write instead of a value, where that is likely."""
-    value, kind = detail["input"], detail["type"]
+    value = detail["input"]
+    kind = detail["type"]
     if isinstance(value, str) and _is_number(value):
         if kind in _NUMBER_WANTED or kind in ("model_type", "model_attributes_type"):
             return f"write it without quotes: {value.strip()}"
@@ -581,6 +606,7 @@ def _keys_at(model: Any, loc: Place, value: Any) -> list[str]:
     if described is None:
         return []
     names = [field.alias or name for name, field in described.model_fields.items()]
+    # a value of a mapping has the mapping's key as its ``name``, and must not give one itself
     is_named_by_key = len(loc) > 0 and get_origin(_annotation_at(model, loc[:-1], value)) is dict
     return [name for name in names if not (is_named_by_key and name == "name")]
 
@@ -611,6 +637,7 @@ def _of_its_kind(annotation: Any, value: Any) -> Any:
 
 
 def _child(annotation: Any, part: str | int) -> Any:
+    """What pydantic reads at a key of a model or a mapping, or at an index of a list."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         field_info = annotation.model_fields.get(str(part))
         return _plain(field_info.annotation) if field_info else None
