@@ -19,10 +19,12 @@ from orchestrator.results.window import MeasuredWindow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guidance:
-    """Of the answered requests that were due in the window. Each field is the column of ``points``
-    with the same name. Latencies are medians, in ms, from when a request was due, of a mix those of
-    the parts that have both kinds of requests; None: of fewer than LEAST_REQUESTS. End-to-end times
-    are not compared: constrained answers are as long as they are.
+    """What constraints came to among the answered requests that were due in the window. Each field
+    is the column of ``points`` with the same name.
+
+    Latencies are medians in ms, TTFT from when a request was due; None: there were fewer than
+    LEAST_REQUESTS. In a mix they are about the parts that have requests of both kinds. End-to-end
+    times are not compared, because a constraint changes how long answers are.
     """
 
     constrained_share: float
@@ -46,10 +48,10 @@ def guidance_of(requests: Rows, window: MeasuredWindow) -> Guidance | None:
     is_constrained = answered.columns["constraint"].is_valid().to_numpy()
     if not is_constrained.any():
         return None
-    # 1, 0 or NaN
+    # 1: met, 0: violated, NaN: not checked
     all_met = answered.columns["constraint_met"].cast("int8").to_numpy().astype(np.float64)
     met = all_met[is_constrained]
-    is_untold = np.isnan(met)
+    is_unchecked = np.isnan(met)
     is_cut = _are_cut(answered.columns["finish_reason"])[is_constrained]
     is_comparable = answered.comparable(is_constrained)
     constrained = is_constrained & is_comparable
@@ -57,8 +59,8 @@ def guidance_of(requests: Rows, window: MeasuredWindow) -> Guidance | None:
     return Guidance(
         constrained_share=float(is_constrained.mean()),
         constraint_violations=int(np.count_nonzero(met == 0)),
-        constraint_cut_share=float((is_untold & is_cut).mean()),
-        constraint_unchecked_share=float((is_untold & ~is_cut).mean()),
+        constraint_cut_share=float((is_unchecked & is_cut).mean()),
+        constraint_unchecked_share=float((is_unchecked & ~is_cut).mean()),
         constrained_ttft_ms=median_of(answered.ttft_ms, constrained),
         free_ttft_ms=median_of(answered.ttft_ms, free),
         constrained_tpot_ms=median_of(answered.tpot_ms, constrained),

@@ -9,6 +9,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import NamedTuple
 
 from orchestrator.analysis.intervals import Interval, exceeds, starts_to_decide
 from orchestrator.analysis.points import Attained, StoredPoint
@@ -232,6 +233,17 @@ def _remedy_of_search(searched: SearchedClaim) -> Remedy | None:
     return _REMEDIES_OF_SEARCHES.get(searched.claim.status)
 
 
+class _Distance(NamedTuple):
+    """How far requests are from a limit: the smaller, the nearer, by ``shortfall`` first.
+
+    ``shortfall``: how many more of them must meet it, as a share. ``times_the_limit``: the value
+    within which enough of them stayed, over the limit.
+    """
+
+    shortfall: float
+    times_the_limit: float
+
+
 @dataclass(frozen=True, slots=True)
 class NearestMiss:
     """The limit that the requests of the deployment nearest to the limits missed by most."""
@@ -241,9 +253,8 @@ class NearestMiss:
     miss: WidestMiss
 
     @property
-    def order(self) -> tuple[float, float]:
-        """The larger, the nearer to the limits."""
-        return -self.miss.shortfall, -self.miss.value_s / self.miss.limit.seconds
+    def distance(self) -> _Distance:
+        return _Distance(self.miss.shortfall, self.miss.value_s / self.miss.limit.seconds)
 
 
 def nearest_miss(doubt: Doubt) -> NearestMiss | None:
@@ -253,7 +264,7 @@ def nearest_miss(doubt: Doubt) -> NearestMiss | None:
         for searched in deployment.claims:
             if isinstance(searched.change, WidestMiss):
                 misses.append(NearestMiss(deployment.label, searched.control, searched.change))
-    return max(misses, key=lambda nearest: nearest.order, default=None)
+    return min(misses, key=lambda miss: miss.distance, default=None)
 
 
 def longest_probes(doubt: Doubt) -> LongerProbes | None:
@@ -369,7 +380,7 @@ def ranking_doubts(ranking: Sequence[RankedDeployment]) -> Iterator[Doubt]:
             levels=_best_levels([first]),
             test=min(may_miss, key=lambda test: test.share.lower - test.target),
         )
-    yield from _order_doubts(first, others, bool(with_one_start))
+    yield from _order_doubts(first, others, some_have_one_start=bool(with_one_start))
 
 
 # doubts that a simulation cannot have: its model does the same each time
@@ -422,18 +433,16 @@ def _least_by_model(ranked: RankedDeployment, points: Sequence[StoredPoint], per
         return ranked.throughput.lower
     least = 0.0
     for point in points:
-        rate, divisor = point.output_token_throughput(), divisor_of_point(point, per)
-        is_its_own = point.deployment.label == ranked.label
-        if (
-            not is_its_own
-            or rate is None
-            or divisor is None
-            or reason_to_exclude(point) is not None
-        ):
+        if point.deployment.label != ranked.label or reason_to_exclude(point) is not None:
             continue
-        # where the bound is not known (NaN), the throughput alone says how little it may hold
-        if all(not test.share.lower < test.target for test in point.tests):
-            least = max(rate.lower / divisor, least)
+        throughput = point.output_token_throughput()
+        divisor = divisor_of_point(point, per)
+        if throughput is None or divisor is None:
+            continue
+        # where a bound is not known (NaN), the throughput alone says how little it may hold
+        may_fail = any(test.share.lower < test.target for test in point.tests)
+        if not may_fail:
+            least = max(throughput.lower / divisor, least)
     return least
 
 
@@ -454,12 +463,16 @@ def _most_by_model(
             factor = math.nan if error is None else error.tpot
             most[deployment.label] = deployment.throughput.estimate * factor
     for point in points:
-        rate, divisor = point.output_token_throughput(), divisor_of_point(point, per)
-        if rate is None or divisor is None or reason_to_exclude(point) is not None:
+        if reason_to_exclude(point) is not None:
             continue
-        if all(not test.share.upper < test.target for test in point.tests):
+        throughput = point.output_token_throughput()
+        divisor = divisor_of_point(point, per)
+        if throughput is None or divisor is None:
+            continue
+        is_certain_to_fail = any(test.share.upper < test.target for test in point.tests)
+        if not is_certain_to_fail:
             label = point.deployment.label
-            most[label] = max(rate.upper / divisor, most.get(label, 0.0))
+            most[label] = max(throughput.upper / divisor, most.get(label, 0.0))
     return most
 
 
@@ -526,12 +539,12 @@ def _one_start(with_one_start: Sequence[RankedDeployment]) -> Iterator[Doubt]:
 
 
 def _order_doubts(
-    first: RankedDeployment, others: Sequence[RankedDeployment], some_have_one_start: bool
+    first: RankedDeployment, others: Sequence[RankedDeployment], *, some_have_one_start: bool
 ) -> Iterator[Doubt]:
     """Doubts about which deployment holds most.
 
     Request rates that were searched are compared by their bounds, because the throughput at a rate
-    is what was sent.
+    is what was sent. Throughputs are compared only if all have several starts.
     """
     claiming_more = [other for other in others if _claims_more(other, first)]
     if claiming_more:

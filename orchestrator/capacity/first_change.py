@@ -121,9 +121,10 @@ def _requests_per_second(probes: Sequence[Repeat], level: float) -> float:
 
 
 def _widest_miss(probes: Sequence[Repeat], slo: Slo) -> WidestMiss | None:
-    """The widest miss at the lowest level that missed a limit; None: no level missed one by itself.
+    """The widest miss at the lowest level where too few requests met some limit.
 
-    Requests can miss limits together of which each alone is met by enough of them.
+    None: at each level, enough requests met each limit taken alone. The level may fail all the
+    same: not enough of them met all limits together.
     """
     for probe in sorted(probes, key=lambda probe: probe.head.level):
         misses = _misses(probe, slo)

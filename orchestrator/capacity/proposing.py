@@ -172,11 +172,12 @@ def propose(settings: Mapping[str, Settings], known: Mapping[str, float | None],
 def _axes(settings: Sequence[Settings]) -> dict[str, list[Any]]:
     """The values of each setting that varies; numbers are sorted.
 
-    Where several settings vary together, only the first is kept. Values are told apart by their
-    ``repr``, so 1 and True differ.
+    Where several settings vary together, only the first is kept: they have the same pattern, which
+    says for each deployment which of the values it has, in the order in which values come. Values
+    are told apart by their ``repr``, so 1 and True differ.
     """
     axes: dict[str, list[Any]] = {}
-    patterns: set[tuple[int, ...]] = set()  # each: which deployments share a value of a setting
+    patterns: set[tuple[int, ...]] = set()
     names = dict.fromkeys(name for of_deployment in settings for name in of_deployment)
     for name in names:
         by_text: dict[str, Any] = {}

@@ -351,14 +351,21 @@ def _progress(
     take turns at waiting without a probe in between.
     """
     lead = leading_level(claim, is_over=not reach)
-    if before is None or not asks:
-        return _SearchProgress(claim, lead, reach, asks, asks, expected_level)
-    is_doubted = lead < before.lead < claim.high
-    if reach and is_doubted:
-        lead = before.lead
-    was_probed_again = _bounds(before.claim) != _bounds(claim)
-    reach_counts = before.reach_counts or was_probed_again
-    return _SearchProgress(claim, lead, reach, reach_counts, asks, expected_level)
+    reach_counts = asks
+    if before is not None and asks:
+        is_doubted = lead < before.lead < claim.high
+        if reach and is_doubted:
+            lead = before.lead
+        was_probed_again = _bounds(before.claim) != _bounds(claim)
+        reach_counts = before.reach_counts or was_probed_again
+    return _SearchProgress(
+        claim=claim,
+        lead=lead,
+        reach=reach,
+        reach_counts=reach_counts,
+        asks=asks,
+        expected=expected_level,
+    )
 
 
 def precision_reached(claim: Claim) -> int:

@@ -70,9 +70,15 @@ def _check_known(
         problems.unknown(place, kind, name, names)
 
 
-def expand(
-    experiment: Experiment, engines: Mapping[str, Engine], paths: Paths
-) -> tuple[list[Candidate], list[str]]:
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The candidates of an experiment, and notes about them."""
+
+    candidates: list[Candidate]
+    notes: list[str]
+
+
+def expand(experiment: Experiment, engines: Mapping[str, Engine], paths: Paths) -> Candidates:
     """Candidates without duplicates, and notes about them. A candidate that some blocks exclude and
     others do not is measured.
 
@@ -93,7 +99,7 @@ def expand(
     if duplicates:
         notes.append(f"{duplicates} combinations are equal to another one and are measured once")
     notes += _unknown_releases(candidates.values())
-    return list(candidates.values()), notes
+    return Candidates(list(candidates.values()), notes)
 
 
 def drained(items: list[Item]) -> Iterator[Item]:

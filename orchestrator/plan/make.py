@@ -104,7 +104,9 @@ def make_plan(experiment: Experiment, *, cluster_nodes: int | None = None) -> Pl
     """
     paths = Paths(experiment.folder)
     engines = engines_of(experiment)
-    candidates, notes = expand(experiment, engines, paths)
+    expanded = expand(experiment, engines, paths)
+    candidates = expanded.candidates
+    notes = expanded.notes
 
     predictions = checked_predictions(experiment, paths)
     loads = planned_loads(experiment, paths)
@@ -113,16 +115,16 @@ def make_plan(experiment: Experiment, *, cluster_nodes: int | None = None) -> Pl
     spec = experiment.spec  # raises all problems
 
     settings = [candidate.settings for candidate in candidates]
-    slos, reader_notes = resolved_slos(list(spec.slos.values()), settings)
+    resolved = resolved_slos(list(spec.slos.values()), settings)
     notes += models_left_behind(settings)
     notes += models_taken_for_others(candidates)
     notes += fields_maybe_ignored(candidates, loads)
     notes += _notes_on_starts(spec, candidates)
-    notes += reader_notes
+    notes += resolved.notes
     notes += _notes_on_presets(experiment, loads)
     notes += _notes_on_workloads(loads)
     notes += _notes_on_drafts(loads, settings)
-    notes += _notes_on_rare_parts(loads, slos)
+    notes += _notes_on_rare_parts(loads, resolved.slos)
 
     deployments = _judged_deployments(candidates, loads, levels, cluster_nodes)
     rules = {name: getattr(spec, name) for name in SweepRules.model_fields}
@@ -130,7 +132,7 @@ def make_plan(experiment: Experiment, *, cluster_nodes: int | None = None) -> Pl
     return Plan(
         deployments=tuple(deployments),
         loads=tuple(loads),
-        slos=tuple(slos),
+        slos=tuple(resolved.slos),
         notes=tuple(notes),
         **rules,
     )

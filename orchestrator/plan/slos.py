@@ -13,17 +13,24 @@ from orchestrator.spec.settings import EngineSettings
 MINUTE_MS = 60e3
 
 
-def resolved_slos(
-    slos: Sequence[Slo], settings: Sequence[EngineSettings]
-) -> tuple[list[Slo], list[str]]:
-    """The SLOs with a time per output token in place of each human reader, and a note on each of
-    these readers.
+@dataclass(frozen=True, slots=True)
+class ResolvedSlos:
+    """SLOs with a time per output token in place of each human reader, and a note on each of these
+    readers.
+    """
+
+    slos: list[Slo]
+    notes: list[str]
+
+
+def resolved_slos(slos: Sequence[Slo], settings: Sequence[EngineSettings]) -> ResolvedSlos:
+    """Resolves the readers among the limits.
 
     ``settings``: of all deployments. They share one limit, which follows from the tokenizer with
     the most tokens per word.
     """
     if not any(slo.readers for slo in slos):
-        return list(slos), []
+        return ResolvedSlos(list(slos), [])
     density = _densest(settings)
     tokens_per_word = density.tokens_per_word
     resolved: list[Slo] = []
@@ -37,7 +44,7 @@ def resolved_slos(
                 f"{name}: a reader, {reader}, is tpot<={tpot_ms:.3g}ms: {words_per_minute:g} words "
                 f"per minute, {tokens_per_word:.2f} tokens per word ({density.source})"
             )
-    return resolved, notes
+    return ResolvedSlos(resolved, notes)
 
 
 @dataclass(frozen=True, slots=True)

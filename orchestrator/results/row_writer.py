@@ -135,8 +135,9 @@ class RowWriter:
             with ExitStack() as stack:
                 writers = {}
                 for table, file in self._files.items():
-                    end = stack.enter_context(buffered_writer(file))
-                    writers[table] = stack.enter_context(parquet_writer(schema_of(table), end))
+                    buffered = stack.enter_context(buffered_writer(file))
+                    writer = parquet_writer(schema_of(table), buffered)
+                    writers[table] = stack.enter_context(writer)
                 for table, rows in iter(self._queue.get, None):
                     write_rows(writers[table], table, rows)
         except Exception as error:  # whatever it is, rows are lost

@@ -237,8 +237,8 @@ class _Handlers:
         return web.Response(text=html, content_type="text/html", headers=HEADERS)
 
     async def metrics(self, request: web.Request) -> web.Response:
-        """Before the results were read once, there is no answer: an empty one would say that
-        nothing was measured.
+        """The metrics for Prometheus. Raises HTTPServiceUnavailable until the results were read
+        once: an empty answer would say that nothing was measured.
         """
         if not await self._watcher.wait_for_first_look(self._first_look_s):
             problem = self._watcher.problem

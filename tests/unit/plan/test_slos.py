@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 from orchestrator.plan.model import Plan
-from orchestrator.plan.slos import resolved_slos
+from orchestrator.plan.slos import ResolvedSlos, resolved_slos
 from orchestrator.spec.load import Slo
 from orchestrator.workloads.content import ENGLISH
 from tests.unit.plan.files import planned
@@ -58,4 +58,4 @@ def test_the_limit_of_a_reader_goes_through_a_plan() -> None:
 
 def test_without_readers_limits_stay_without_a_note() -> None:
     slos = [Slo(name="fast", ttft=1.0)]
-    assert resolved_slos(slos, []) == (slos, [])
+    assert resolved_slos(slos, []) == ResolvedSlos(slos, notes=[])
