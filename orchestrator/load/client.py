@@ -8,7 +8,7 @@ import gc
 import time
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import takewhile
 
@@ -227,7 +227,9 @@ class ClientLoop:
             self._rows.settle()  # after the load, hence after the stats
             requests, token_events = self._rows.parts()
             if self._abort is None:  # else the caller waits for the rows
-                requests = with_expected_hits(requests, self._assignment)
+                hits = with_expected_hits(requests, self._assignment, self._writer.answers)
+                requests = hits.requests
+                stats = replace(stats, no_expected_hits=hits.reason)
             return ClientResult(requests, token_events, stats, tuple(self._replies))
         finally:
             self.close()

@@ -1,15 +1,15 @@
 """How many prompt tokens a prefix cache of unlimited size would have held: the expectation beside
 the hits that an engine reports.
 
-A client computes it when its load is over, from the requests that were answered and from the facts
-by which their prompts were drawn, so that nothing is computed while load is sent. Sessions are taken
+A client computes it when its load is over, from the requests that were answered, so that nothing is
+computed while load is sent: from the facts by which prompts were drawn, and from the prompts
+themselves where these facts do not say which tokens they have (sent_prompts.py). Sessions are taken
 in the order of the schedule. Of sessions that other clients sent, the schedule says what they
 contained.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -20,21 +20,24 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from orchestrator.base.arrays import Bools, Ints
-from orchestrator.load.prompt_tokens import PromptTokens, UncountedError
+from orchestrator.load.kept_answers import KeptAnswers
+from orchestrator.load.prompt_tokens import UncountedError
 from orchestrator.load.requests import Assignment
 from orchestrator.load.schedule import kind_of
+from orchestrator.load.sent_prompts import AnsweredPrompt, SentPrompts
 from orchestrator.results.outcomes import RequestStatus
 from orchestrator.results.row_writer import RowFile, RowWriter
 from orchestrator.results.schemas import REQUESTS
 from orchestrator.spec.dialect import Dialect
 from orchestrator.workloads.file import FileRequests
-from orchestrator.workloads.kind import WorkloadKind
+from orchestrator.workloads.kind import TokenIds, WorkloadKind
 from orchestrator.workloads.segments import (
     EndlessCache,
     NameOfDraw,
     PromptContents,
+    Segment,
     known_parts,
-    parts_of_texts,
+    other_parts,
     share_tokens,
 )
 from orchestrator.workloads.trace import TraceRequests
@@ -42,71 +45,87 @@ from orchestrator.workloads.trace import TraceRequests
 COLUMN = "expected_cached_tokens"
 # Of a point; more would keep a client busy for minutes after its load.
 MOST_SESSIONS = 500_000
+TOO_MANY_SESSIONS = f"more than {MOST_SESSIONS:,} sessions would take minutes after the load"
 ROWS_AT_ONCE = 100_000  # that are read and written again
 _NEEDED = (
     *("request_index", "session", "turn", "phase", "status", "output_tokens", "part"),
     "input_tokens",
 )
-# Of the texts of a point, with repeats; a core takes about 1.5 million a second.
+# Of the prompts of a point that are written again; a core takes about 1.5 million a second.
 MOST_SEGMENTS = 30_000_000
-# Share of requests with a text whose prompt the engine may count otherwise than its tokenizer here.
+# Share of prompts written again that the engine may count otherwise than they are counted here.
 MOST_MISCOUNTED = 0.01
 
 
-def with_expected_hits(requests: RowFile, assignment: Assignment) -> RowFile:
+class ExpectedHits(NamedTuple):
+    """A client's rows with what is expected. ``reason``: why nothing is expected of some of its
+    requests, as the end of a sentence; None: there are none of these.
+    """
+
+    requests: RowFile
+    reason: str | None = None
+
+
+def with_expected_hits(
+    requests: RowFile, assignment: Assignment, answers: KeptAnswers
+) -> ExpectedHits:
     """The rows of a client with ``expected_cached_tokens``, as far as the tokens of their prompts
-    are known.
+    are known. ``answers``: those that later prompts contain.
 
     Raises ResultsError where there is no room for them.
     """
     point = assignment.point
-    block_tokens = point.cache_block_tokens
-    if block_tokens is None or not requests.rows:
-        return requests
-    parts = known_parts(point.workload, assignment.kind)
-    of_texts = parts_of_texts(point.workload, assignment.kind)
-    if of_texts:
-        counted = _with_texts(requests, assignment, block_tokens, parts, of_texts)
-        if counted is not None:
-            return counted
-    if not parts:
-        return requests
-    answered = _answered_in(requests, parts)
+    if point.cache_block_tokens is None or not requests.rows:
+        return ExpectedHits(requests)
+    known = known_parts(point.workload, assignment.kind)
+    others = other_parts(point.workload, assignment.kind)
+    reason = None
+    if others:
+        answered = _answered_in(requests, known | others)
+        try:
+            expected = _expected_of_all(assignment, answered, known, others, answers)
+            return ExpectedHits(_rewritten(requests, expected, answered))
+        except UncountedError as error:
+            reason = str(error)
+    if not known:
+        return ExpectedHits(requests, reason)
+    answered = _answered_in(requests, known)
     if not share_tokens(point.workload):
-        expected: Ints = np.zeros(requests.rows, np.int64)
-    elif answered.sessions.size and int(answered.sessions.max()) < MOST_SESSIONS:
-        expected = _Expectation(assignment, block_tokens, parts).of(answered)
-    else:
-        return requests
-    return _rewritten(requests, pa.array(expected, pa.int32(), mask=~answered.is_counted))
-
-
-def _with_texts(
-    requests: RowFile,
-    assignment: Assignment,
-    block_tokens: int,
-    parts: frozenset[str | None],
-    of_texts: frozenset[str | None],
-) -> RowFile | None:
-    """The rows with the expected hits of texts too; None where nobody here can count their tokens
-    as the engine does. ``of_texts``: the parts that are texts.
-    """
-    answered = _answered_in(requests, parts | of_texts)
+        nothing: Ints = np.zeros(requests.rows, np.int64)
+        return ExpectedHits(_rewritten(requests, nothing, answered), reason)
     if not answered.sessions.size or int(answered.sessions.max()) >= MOST_SESSIONS:
-        return None
-    texts = PromptTokens.of(assignment.point)
-    if texts is None:
-        return None
-    expectation = _Expectation(assignment, block_tokens, parts | of_texts, texts)
-    try:
-        expected = expectation.of(answered)
-    except UncountedError:
-        return None
-    is_text = _is_of(answered.parts, of_texts) & answered.is_counted
-    is_miscounted = is_text & (expectation.prompt_tokens != answered.prompt_tokens)
-    if np.count_nonzero(is_miscounted) > MOST_MISCOUNTED * np.count_nonzero(is_text):
-        return None
-    return _rewritten(requests, pa.array(expected, pa.int32(), mask=~answered.is_counted))
+        return ExpectedHits(requests, reason or TOO_MANY_SESSIONS)
+    expected = _Expectation(assignment, known).of(answered)
+    return ExpectedHits(_rewritten(requests, expected, answered), reason)
+
+
+def _expected_of_all(
+    assignment: Assignment,
+    answered: _Answered,
+    known: frozenset[str | None],
+    others: frozenset[str | None],
+    answers: KeptAnswers,
+) -> Ints:
+    """The tokens of each row. ``others``: parts whose prompts are written again. Raises
+    UncountedError where these cannot be counted here as the engine counts them.
+    """
+    if not answered.sessions.size or int(answered.sessions.max()) >= MOST_SESSIONS:
+        raise UncountedError(TOO_MANY_SESSIONS)
+    is_written = _is_of(answered.parts, others) & answered.is_counted
+    prompts = int(np.count_nonzero(is_written))
+    sent = _SentParts(others, assignment, answers, prompts)
+    first_turns = _first_turns(answered, is_written, assignment.kind)
+    sent.prompts.learn_pictures(first_turns)
+    expectation = _Expectation(assignment, known, sent)
+    expected = expectation.of(answered)
+    is_miscounted = is_written & (expectation.prompt_tokens != answered.prompt_tokens)
+    miscounted = int(np.count_nonzero(is_miscounted))
+    if miscounted > MOST_MISCOUNTED * prompts:
+        raise UncountedError(
+            f"the engine counts other tokens in {miscounted:,} of {prompts:,} prompts than are "
+            "counted here"
+        )
+    return expected
 
 
 def _answered_in(requests: RowFile, parts: frozenset[str | None]) -> _Answered:
@@ -186,26 +205,70 @@ class _Taken(NamedTuple):
     prompt_tokens: int
 
 
+def _first_turns(
+    answered: _Answered, is_written: Bools, kind: WorkloadKind
+) -> Iterator[AnsweredPrompt]:
+    """The first turns of sessions among the prompts that are written again."""
+    for place in np.flatnonzero(is_written).tolist():
+        session = int(answered.sessions[place])
+        turn = int(answered.turns[place])
+        if turn == kind.first_turn(session):
+            counted = int(answered.prompt_tokens[place])
+            yield AnsweredPrompt(session, turn, answered.phase(place), counted)
+
+
+class _SentParts:
+    """The parts of a mix whose prompts are written again (None: of a workload that is no mix)."""
+
+    def __init__(
+        self,
+        parts: frozenset[str | None],
+        assignment: Assignment,
+        answers: KeptAnswers,
+        requests: int,
+    ) -> None:
+        block_tokens = assignment.point.cache_block_tokens
+        assert block_tokens is not None
+        self.parts = parts
+        self.prompts = SentPrompts(assignment, answers, block_tokens, requests)
+        self._kind = assignment.kind
+        self._segments_left = MOST_SEGMENTS
+
+    def segments(self, session: int, tokens: TokenIds) -> list[Segment]:
+        """The segments of a prompt. LoRA adapters compute other values for the same tokens, so they
+        have no segments in common.
+        """
+        segments = self.prompts.segments(tokens)
+        self._segments_left -= len(segments)
+        if self._segments_left < 0:
+            raise UncountedError(f"prompts have more than {MOST_SEGMENTS:,} blocks of tokens")
+        adapter = self._kind.adapter(session)
+        if adapter is None:
+            return segments
+        return [Segment((adapter, segment.name), segment.tokens) for segment in segments]
+
+
 class _Expectation:
     """The expected hits of a client's requests. Each target has a cache of its own."""
 
     def __init__(
         self,
         assignment: Assignment,
-        block_tokens: int,
-        parts: frozenset[str | None],
-        texts: PromptTokens | None = None,
+        known: frozenset[str | None],
+        sent: _SentParts | None = None,
     ) -> None:
-        """``parts``: whose prompts are known; other parts have no tokens in common with them.
-        ``texts``: counts those that are texts of a file; None: no part has any.
+        """``known``: the parts of a mix whose prompts have known segments. ``sent``: those whose
+        prompts are written again; None: there are none. Other parts have no tokens in common with
+        them.
         """
         point = assignment.point
-        self._parts = parts
+        assert point.cache_block_tokens is not None
+        self._known = known
+        self._sent = sent
         self._assignment = assignment
         self._kind = _named(assignment)
-        self._contents = PromptContents(self._kind, texts)
-        self._segments_left = MOST_SEGMENTS if texts is not None else math.inf
-        self._caches = [EndlessCache(block_tokens) for _ in point.targets]
+        self._contents = PromptContents(self._kind)
+        self._caches = [EndlessCache(point.cache_block_tokens) for _ in point.targets]
         self._knows_answers = _returns_answers(point.dialect)
         self.prompt_tokens: Ints = np.zeros(0, np.int64)  # of each row, as counted here
 
@@ -221,26 +284,38 @@ class _Expectation:
                     self._take_from_others(earlier, answered.phase(places[0]))
             next_session = session + 1
             for place in places:
-                turn = int(answered.turns[place])
-                answer_tokens = int(answered.answer_tokens[place])
-                taken = self._take(session, turn, answered.phase(place), answer_tokens)
+                taken = self._take(session, answered, place)
                 expected[place] = taken.hit_tokens
                 self.prompt_tokens[place] = taken.prompt_tokens
-            self._contents.forget(session)
+            self._forget(session)
         return expected
 
-    def _take(self, session: int, turn: int, phase: str, answer_tokens: int) -> _Taken:
+    def _take(self, session: int, answered: _Answered, place: int) -> _Taken:
         """The prompt of a request that was answered, and its expected hits."""
+        turn = int(answered.turns[place])
+        phase = answered.phase(place)
         cache = self._caches[self._assignment.target(session)]
-        segments = self._contents.segments(session, turn, phase)
-        self._segments_left -= len(segments)
-        if self._segments_left < 0:
-            raise UncountedError(f"more than {MOST_SEGMENTS:,} blocks of tokens")
-        hit_tokens = cache.take(segments)
-        answer = self._contents.answered(session, turn, answer_tokens)
-        if answer is not None and self._knows_answers:
-            cache.keep(segments, answer)
-        return _Taken(hit_tokens, sum(segment.tokens for segment in segments))
+        sent = self._sent_part(session)
+        if sent is None:
+            segments = self._contents.segments(session, turn, phase)
+            hit_tokens = cache.take(segments)
+            answer = self._contents.answered(session, turn, int(answered.answer_tokens[place]))
+            if answer is not None and self._knows_answers:
+                cache.keep(segments, answer)
+            return _Taken(hit_tokens, sum(segment.tokens for segment in segments))
+        counted = int(answered.prompt_tokens[place])
+        tokens = sent.prompts.tokens(session, turn, phase, counted)
+        hit_tokens = cache.take(sent.segments(session, tokens))
+        with_answer = sent.prompts.with_answer(session, turn, tokens)
+        if with_answer is not None:
+            cache.hold(sent.segments(session, with_answer))
+        return _Taken(hit_tokens, len(tokens))
+
+    def _sent_part(self, session: int) -> _SentParts | None:
+        """``sent``, if a session is of one of its parts."""
+        if self._sent is not None and self._kind.part(session) in self._sent.parts:
+            return self._sent
+        return None
 
     def _take_from_others(self, session: int, near_phase: str) -> None:
         """Adds the prompts of a session that another client sent, as far as others share them.
@@ -248,16 +323,26 @@ class _Expectation:
         ``near_phase``: the phase of the next session of this client. It is taken for that of the
         session where the schedule does not say when the session was due.
         """
-        if self._kind.part(session) not in self._parts:
-            return
         cache = self._caches[self._assignment.target(session)]
         schedule = self._assignment.schedule
         phase = near_phase
         if schedule.open_loop and session < len(schedule.due_ns):
             phase = schedule.phase(int(schedule.due_ns[session]))
-        for turn in self._contents.turns_shared_by_others(session):
-            cache.take(self._contents.segments(session, turn, phase))
+        sent = self._sent_part(session)
+        if sent is not None:
+            for turn in sent.prompts.turns_shared_by_others(session):
+                tokens = sent.prompts.tokens(session, turn, phase, counted=None)
+                cache.take(sent.segments(session, tokens))
+        elif self._kind.part(session) in self._known:
+            for turn in self._contents.turns_shared_by_others(session):
+                cache.take(self._contents.segments(session, turn, phase))
+        self._forget(session)
+
+    def _forget(self, session: int) -> None:
+        """Forgets a session that has no more turns."""
         self._contents.forget(session)
+        if self._sent is not None:
+            self._sent.prompts.forget(session)
 
 
 def _named(assignment: Assignment) -> WorkloadKind:
@@ -277,8 +362,9 @@ def _returns_answers(dialect: Dialect) -> bool:
     return is_text or dialect.return_token_ids or dialect.wire == "sglang_generate"
 
 
-def _rewritten(requests: RowFile, expected: pa.Array) -> RowFile:
+def _rewritten(requests: RowFile, tokens: Ints, answered: _Answered) -> RowFile:
     """The rows with the expected hits."""
+    expected = pa.array(tokens, pa.int32(), mask=~answered.is_counted)
     place = REQUESTS.get_field_index(COLUMN)
     writer = RowWriter("requests")
     try:

@@ -133,6 +133,8 @@ class ClientStats:
     tcp_retransmits: int = 0  # segments that TCP sent again
     # the longest time without a packet from a server's host while a request was open
     network_silent_max_s: float = 0.0
+    # why no prefix hits are expected of some of its requests; None: there are none of these
+    no_expected_hits: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

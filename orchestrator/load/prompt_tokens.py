@@ -1,7 +1,7 @@
-"""The tokens of prompts that are texts of a file, as the engine counts them.
+"""The tokens of prompts that are texts, as the engine counts them.
 
-They are counted when the load is over, each prompt of the file once. Chats are written by the
-model's own template first, so that what a cache finds again is known from the first token on.
+They are counted when the load is over. Chats are written by the model's own template first, so that
+what a cache finds again is known from the first token on.
 """
 
 from __future__ import annotations
@@ -17,90 +17,118 @@ from orchestrator.base.errors import InputError
 from orchestrator.load.point import LoadPoint
 from orchestrator.load.wire.openai import chat_messages
 from orchestrator.workloads.content import load_tokenizer
-from orchestrator.workloads.kind import Message
-from orchestrator.workloads.segments import Segment
+from orchestrator.workloads.kind import Message, TokenIds
 
-# Of different prompts; a core counts about 2 million a second, and the point waits for it.
+# Of all prompts, those of a file once; a core counts about 2 million a second, and the point waits for it.
 MOST_CHARACTERS = 20_000_000
 CHAT = "openai_chat"  # the wire whose messages a template writes
+PICTURE = "\ue000"  # stands for a picture in a text: a character that no text has (private use)
+NO_TOKENIZER = "the client has no tokenizer of the model to count prompts with"
 
 
 class UncountedError(Exception):
-    """The tokens of a point's prompts cannot be counted here after its load: they are too many, or
-    the model's template does not write a chat.
+    """The tokens of a point's prompts cannot be counted here after its load. Its text says why, as
+    the end of a sentence.
     """
 
 
 class PromptTokens:
-    """Counts the tokens of one point's prompts. ``block_tokens``: of the engine's prefix cache."""
+    """Counts the tokens of one point's prompts. ``characters``: of all that were counted."""
 
-    def __init__(self, tokenizer: Any, template: Any, block_tokens: int) -> None:
+    def __init__(self, tokenizer: Any, template: Any) -> None:
         """``template``: a tokenizer of transformers, which writes chats; None: prompts are texts."""
         self._tokenizer = tokenizer
         self._template = template
-        self._block_tokens = block_tokens
-        self._characters_left = MOST_CHARACTERS
+        self.characters = 0
 
     @classmethod
-    def of(cls, point: LoadPoint) -> PromptTokens | None:
-        """None where there is no tokenizer, no template of chats, or no prefix cache."""
-        if point.tokenizer is None or point.cache_block_tokens is None:
-            return None
+    def of(cls, point: LoadPoint) -> PromptTokens:
+        """Raises UncountedError where there is no tokenizer, or no template of chats."""
+        if point.tokenizer is None:
+            raise UncountedError(NO_TOKENIZER)
         try:
             tokenizer = load_tokenizer(point.tokenizer)
-        except InputError:
-            return None
+        except InputError as error:
+            raise UncountedError(f"{NO_TOKENIZER} ({error})") from None
         template = None
         if point.dialect.wire == CHAT:
             template = _chat_template(point.tokenizer)
             if template is None:
-                return None
-        return cls(tokenizer, template, point.cache_block_tokens)
+                raise UncountedError(
+                    "the model's tokenizer has no template here, which would say how a chat is written"
+                )
+        return cls(tokenizer, template)
 
-    def segments(self, messages: Sequence[Message], tools: Sequence[Any]) -> list[Segment]:
-        """A prompt as one segment for each block of its tokens. Raises UncountedError."""
+    def pieces(self, messages: Sequence[Message], tools: Sequence[Any]) -> list[TokenIds]:
+        """The tokens of a prompt: those before its first picture, those between each two pictures,
+        and those after the last one. Raises UncountedError.
+        """
         if self._template is None:
-            text = "".join(message.text for message in messages)
+            texts = ["".join(message.text for message in messages)]
         else:
-            text = self._chat(messages, tools)
-        self._characters_left -= len(text)
-        if self._characters_left < 0:
-            raise UncountedError(f"more than {MOST_CHARACTERS:,} characters")
+            texts = self._chat(messages, tools)
+        return [self._ids(text, with_special=self._template is None) for text in texts]
+
+    def of_text(self, text: str) -> TokenIds:
+        """The tokens of a text within a prompt. Raises UncountedError."""
+        return self._ids(text, with_special=False)
+
+    def too_long(self) -> UncountedError:
+        return UncountedError(
+            f"prompts have more than {MOST_CHARACTERS:,} characters, too many to count after a load"
+        )
+
+    def _ids(self, text: str, with_special: bool) -> TokenIds:
+        self.characters += len(text)
+        if self.characters > MOST_CHARACTERS:
+            raise self.too_long()
         # a template writes the special tokens itself
-        encoding = self._tokenizer.encode(text, add_special_tokens=self._template is None)
-        ids = np.array(encoding.ids, np.int32)
-        blocks = range(0, len(ids), self._block_tokens)
-        pieces = [ids[begin : begin + self._block_tokens] for begin in blocks]
-        return [Segment(piece.tobytes(), len(piece)) for piece in pieces]
+        encoding = self._tokenizer.encode(text, add_special_tokens=with_special)
+        return np.array(encoding.ids, np.int32)
 
-    def _chat(self, messages: Sequence[Message], tools: Sequence[Any]) -> str:
-        written = orjson.loads(orjson.dumps(chat_messages(messages)))
-        for message in written:
-            _as_servers_read(message)
-        try:
-            text: str = self._template.apply_chat_template(
-                written, tools=list(tools) or None, add_generation_prompt=True, tokenize=False
-            )
-        except Exception as error:  # a template is a program of the model's makers
-            raise UncountedError(f"the chat template: {error}") from error
-        return text
+    def _chat(self, messages: Sequence[Message], tools: Sequence[Any]) -> list[str]:
+        """The text of a chat, cut at its pictures. Some templates take a content with pictures as a
+        text, some as a list of parts.
+        """
+        pictures = sum(len(message.images) for message in messages)
+        problem = "its pictures have no place in it"
+        for as_parts in (False, True) if pictures else (False,):
+            written = [_as_servers_read(message, as_parts) for message in messages]
+            try:
+                text: str = self._template.apply_chat_template(
+                    written, tools=list(tools) or None, add_generation_prompt=True, tokenize=False
+                )
+            except Exception as error:  # a template is a program of the model's makers
+                problem = str(error)
+                continue
+            texts = text.split(PICTURE)
+            if len(texts) == pictures + 1:
+                return texts
+        raise UncountedError(f"the model's template does not write the chat: {problem}")
 
 
-def _as_servers_read(message: dict[str, Any]) -> None:
-    """Puts a message in the form in which servers give it to templates: its content is a text, and
-    the arguments of calls are an object, empty where they are no JSON of one.
+def _as_servers_read(message: Message, as_parts: bool) -> dict[str, Any]:
+    """A message in the form in which servers give it to templates: its content is a text, and the
+    arguments of calls are an object, empty where they are no JSON of one. Before the text of one
+    with pictures stands PICTURE for each. ``as_parts``: the content of such a message is a list.
     """
-    content = message["content"]
+    if message.images:
+        text = PICTURE * len(message.images) + message.text
+        content: Any = [{"type": "text", "text": text}] if as_parts else text
+        return {"role": message.role, "content": content}
+    written: dict[str, Any] = orjson.loads(orjson.dumps(chat_messages([message])))[0]
+    content = written["content"]
     if content is None:
-        message["content"] = ""
+        written["content"] = ""
     elif isinstance(content, list):
-        message["content"] = "\n".join(part.get("text", "") for part in content)
-    for call in message.get("tool_calls") or ():
+        written["content"] = "\n".join(part.get("text", "") for part in content)
+    for call in written.get("tool_calls") or ():
         try:
             arguments = orjson.loads(call["function"]["arguments"])
         except orjson.JSONDecodeError:
             arguments = {}
         call["function"]["arguments"] = arguments if isinstance(arguments, Mapping) else {}
+    return written
 
 
 def _chat_template(path: str) -> Any:

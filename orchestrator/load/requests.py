@@ -15,6 +15,7 @@ import numpy as np
 from orchestrator import __version__
 from orchestrator.base.errors import InputError
 from orchestrator.load.in_flight import InFlight
+from orchestrator.load.kept_answers import KeptAnswer, KeptAnswers, parts_with_answers
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.load.request_record import RequestRecord
 from orchestrator.load.schedule import PlannedRequest, Schedule, kind_of
@@ -184,6 +185,11 @@ class RequestWriter:
         self._ready: dict[int, _Written] = {}
         self._ready_bytes = 0
         self._history: dict[int, list[Message]] = {}  # by session, while it has turns to come
+        self.answers = KeptAnswers()
+        # whose prefix hits are expected from what was answered
+        self._parts_with_answers: frozenset[str | None] = frozenset()
+        if point.cache_block_tokens is not None:
+            self._parts_with_answers = parts_with_answers(point.workload, assignment.kind)
         self._has_unwritten = True  # some first turns are not written yet
         self.wants_more = True  # there is something to write, and room for it
 
@@ -257,6 +263,9 @@ class RequestWriter:
         reply = self._reply(planned, user.content, parsed, reply_tokens)
         if isinstance(user.content[0], str):
             reply_tokens = max(0, reply_tokens - parsed.thought_tokens)
+        if self._kind.part(planned.session) in self._parts_with_answers:
+            ids = None if parsed.ids is None else np.array(parsed.ids, dtype=np.int32)
+            self.answers.keep(planned.session, planned.turn, KeptAnswer(reply, ids))
         answer = Message("assistant", reply, reply_tokens)
         if planned.session not in self._history:
             self._history[planned.session] = list(self._kind.history(planned.session))

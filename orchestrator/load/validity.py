@@ -41,7 +41,6 @@ from orchestrator.results.validity import Validity
 from orchestrator.spec.load import Scale, Workload
 from orchestrator.telemetry.gpu_condition import GpuCondition
 from orchestrator.workloads.fidelity import RATE_DIFFERS, fidelity_of
-from orchestrator.workloads.segments import uncounted
 
 BUSY_CPU_SHARE = 0.7
 # How often the end-to-end time must fit into the window. The throughput of a shorter window depends
@@ -283,7 +282,7 @@ def judge(
         if reasons and validity is Validity.VALID:
             validity = name
         all_reasons += reasons
-    all_reasons += _notes(counts, evidence, point, open_at_the_end)
+    all_reasons += _notes(counts, evidence, point, stats, open_at_the_end)
     if reason_without_fidelity is not None:
         all_reasons.append(
             f"how near this load came to its recorded times is unknown: {reason_without_fidelity}"
@@ -642,6 +641,7 @@ def _notes(
     counts: RequestCounts,
     evidence: dict[str, float],
     point: LoadPoint,
+    stats: Sequence[ClientStats],
     open_at_the_end: OpenAtTheEnd | None,
 ) -> list[str]:
     is_by_time = point.duration_s is not None
@@ -652,7 +652,7 @@ def _notes(
     notes += _notes_on_the_rate(evidence, point)
     notes += _exceeded([*NOTES, CONSTRAINT_CUT, CONSTRAINT_UNCHECKED], evidence)
     notes += _notes_on_violations(counts)
-    notes += _notes_on_hits(counts, evidence, point)
+    notes += _notes_on_hits(counts, evidence, stats)
     notes += _notes_on_drafts(evidence, point)
     notes += _notes_on_fidelity(evidence, point)
     notes += _notes_on_answers(counts, evidence, point)
@@ -706,20 +706,23 @@ def _overload(
 
 
 def _notes_on_hits(
-    counts: RequestCounts, evidence: dict[str, float], point: LoadPoint
+    counts: RequestCounts, evidence: dict[str, float], stats: Sequence[ClientStats]
 ) -> list[str]:
     """How many prompt tokens came from the engine's prefix cache, and whether that is what was to be
     expected of what was sent.
     """
     notes = []
+    without_expectation = _without_expectation(counts, stats)
     cached_share = evidence.get("cached_share", 0.0)
     if cached_share > MAX_CACHED:
         note = f"{cached_share:.1%} of prompt tokens came from the engine's prefix cache"
         if "expected_cached_share" in evidence:
             note += f"; {evidence['expected_cached_share']:.1%} were expected of an unlimited cache"
-        else:
-            note += _without_expectation(counts, point)
+        elif without_expectation:
+            note += f"; {without_expectation}"
         notes.append(note)
+    elif without_expectation:
+        notes.append(without_expectation)
     if "cached_share" not in evidence or not counts.sums["expected_hits_of"]:
         return notes
     if _has_unexpected(counts) and not counts.sums["reports_of_hits"]:
@@ -748,15 +751,14 @@ def _notes_on_hits(
     return notes
 
 
-def _without_expectation(counts: RequestCounts, point: LoadPoint) -> str:
-    """Why nobody can say how many hits were to be expected, and of which requests one can."""
-    try:
-        contents = uncounted(point.workload)
-    except ProblemsError:
-        return ""  # its file can no longer be read
-    if not contents:
+def _without_expectation(counts: RequestCounts, stats: Sequence[ClientStats]) -> str:
+    """Why nobody can say how many hits were to be expected, and of which requests one can; empty
+    where all are expected, or the engine keeps no prefixes.
+    """
+    reasons = {client.no_expected_hits for client in stats if client.no_expected_hits is not None}
+    if not reasons:
         return ""
-    text = f"; no expectation: prompts hold {' and '.join(contents)}"
+    text = f"how many prefix hits to expect is not known: {'; '.join(sorted(reasons))}"
     if counts.sums["expected_hits_of"]:
         expected = counts.share("expected_hits", "expected_hits_of")
         text += f"; of the other parts {expected:.1%} were expected of an unlimited cache"

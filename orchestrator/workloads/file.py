@@ -679,21 +679,15 @@ class FileRequests(WorkloadKind):
         return parts
 
     @cached_property
-    def has_texts(self) -> bool:
-        """Whether all prompts are texts that the file has as they are sent: none has pictures, token
-        ids or answers of the engine.
+    def has_live_answers(self) -> bool:
+        """Whether some prompts contain what the engine answered before: the file has not recorded
+        it.
         """
-        return all(_is_fixed_text(entry) for entry in self._entries)
+        return any(not turn.recorded for entry in self._entries for turn in entry.later_turns)
 
-    def text(self, session: int, turn: int) -> tuple[Message, ...]:
-        """The messages of a prompt, where ``has_texts``."""
-        entry = self._entries[self.index(session)]
-        return _messages_of_turn(entry, turn, ()) if turn else entry.messages
-
-    def tools(self, session: int) -> Sequence[Any]:
-        """The tools that the requests of a session define."""
-        tools: Sequence[Any] = self._entries[self.index(session)].fields.get("tools", ())
-        return tools
+    @property
+    def has_images(self) -> bool:
+        return any(any(entry.images()) for entry in self._entries)
 
     @property
     def has_lengths(self) -> bool:
@@ -723,15 +717,13 @@ class FileRequests(WorkloadKind):
         tokens = self._prompter.count(answer or "")
         return 0 if tokens is None else max(tokens, 1)
 
+    def comes_again(self, session: int) -> bool:
+        """Whether another session before this one sent the same entry."""
+        return session >= len(self._entries)
+
     def index(self, session: int) -> int:
         """Which entry a session sends."""
         return (self._first + session) % len(self._entries)
-
-
-def _is_fixed_text(entry: PromptEntry) -> bool:
-    is_as_recorded = all(turn.recorded for turn in entry.later_turns)
-    has_text = bool(entry.messages) and not entry.has_token_ids
-    return has_text and is_as_recorded and not any(entry.images())
 
 
 def _messages_of_turn(

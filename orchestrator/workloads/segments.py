@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -53,6 +53,10 @@ class EndlessCache:
         if answer.tokens > 1:
             self._add([*segments, Segment(answer.name, answer.tokens - 1)])
 
+    def hold(self, segments: Sequence[Segment]) -> None:
+        """Holds all these tokens from now on."""
+        self._add(segments)
+
     def _add(self, segments: Sequence[Segment]) -> int:
         """Adds segments; returns how many of their tokens, from the first on, were held before.
         Segments of one name begin with the same tokens, however long they are.
@@ -88,34 +92,15 @@ class NameOfDraw:
         return self
 
 
-class TextSegments(Protocol):
-    """Says which tokens the texts of a file have (load/prompt_tokens.py)."""
-
-    def segments(self, messages: Sequence[Message], tools: Sequence[Any]) -> list[Segment]: ...
-
-
-class _Place(NamedTuple):
-    """A prompt of a file."""
-
-    entry: int
-    turn: int
-
-
 class PromptContents:
-    """The segments of the prompts of one point. ``texts``: of those that are texts of a file; None:
-    there is none of these.
-    """
+    """The segments of the prompts of one point, as far as they are known (``are_known``)."""
 
-    def __init__(self, kind: WorkloadKind, texts: TextSegments | None = None) -> None:
+    def __init__(self, kind: WorkloadKind) -> None:
         self._kind = kind
-        self._texts = texts
-        self._of_texts: dict[_Place, list[Segment]] = {}  # that were counted
         self._history: dict[int, list[Segment]] = {}  # by session, until its last turn
         self._of_parts: dict[str, PromptContents] = {}  # of a mix
         if isinstance(kind, MixRequests):
-            self._of_parts = {
-                name: PromptContents(part, texts) for name, part in kind.kinds.items()
-            }
+            self._of_parts = {name: PromptContents(part) for name, part in kind.kinds.items()}
 
     def segments(self, session: int, turn: int, phase: str) -> list[Segment]:
         """The segments of a prompt; the turns before it must be over. LoRA adapters compute other
@@ -132,8 +117,6 @@ class PromptContents:
             place = self._kind.place(session)
             of_part = self._of_parts[place.part].segments(place.session, turn, phase)
             return [_of_part(place.part, segment) for segment in of_part]
-        if isinstance(self._kind, FileRequests) and self._texts and self._kind.has_texts:
-            return self._segments_of_text(self._kind, self._texts, session, turn)
         if isinstance(self._kind, FileRequests):
             return [Segment(*part) for part in self._kind.parts(session)]
         if isinstance(self._kind, TraceRequests):
@@ -148,15 +131,6 @@ class PromptContents:
         segments = shared + self._history[session] + user
         self._history[session] += user
         return segments
-
-    def _segments_of_text(
-        self, kind: FileRequests, texts: TextSegments, session: int, turn: int
-    ) -> list[Segment]:
-        place = _Place(kind.index(session), turn)
-        if place not in self._of_texts:
-            messages = kind.text(session, turn)
-            self._of_texts[place] = texts.segments(messages, kind.tools(session))
-        return self._of_texts[place]
 
     def answered(self, session: int, turn: int, tokens: int) -> Segment | None:
         """The segment of an answer, which the next turn contains; None if there is no next turn."""
@@ -238,18 +212,12 @@ def known_parts(workload: Workload, kind: WorkloadKind) -> frozenset[str | None]
     )
 
 
-def parts_of_texts(workload: Workload, kind: WorkloadKind) -> frozenset[str | None]:
-    """The parts of a mix whose prompts are texts of a file, as ``known_parts``: a tokenizer can count
-    them. Tools that the workload adds to them are not counted.
-    """
-    if not isinstance(kind, MixRequests) or not isinstance(workload, MixWorkload):
-        is_text = isinstance(kind, FileRequests) and kind.has_texts and workload.tools is None
-        return frozenset({None}) if is_text else frozenset()
-    names: set[str] = set()
-    for content in workload.contents:
-        if parts_of_texts(content, kind.kinds[content.name]):
-            names.add(content.name)
-    return frozenset(names)
+def other_parts(workload: Workload, kind: WorkloadKind) -> frozenset[str | None]:
+    """The parts of a mix whose prompts have no known segments, as ``known_parts``."""
+    names: set[str | None] = {None}
+    if isinstance(kind, MixRequests) and isinstance(workload, MixWorkload):
+        names = {content.name for content in workload.contents}
+    return frozenset(names) - known_parts(workload, kind)
 
 
 class Uncounted(StrEnum):

@@ -61,6 +61,15 @@ def say_cycles(folder: Path) -> str:
     return "".join(words)
 
 
+def write_tools(folder: Path) -> None:
+    """Lets the chat template of the tiny model begin with the definitions of tools, as JSON."""
+    file = folder / "tokenizer_config.json"
+    config = json.loads(file.read_text())
+    tools = "{% for tool in tools or [] %}{{ tool | tojson }}\n{% endfor %}"
+    config["chat_template"] = tools + config["chat_template"]
+    file.write_text(json.dumps(config))
+
+
 class Facts:
     """A running engine, and points that are loaded on it."""
 
@@ -111,6 +120,7 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Facts]:
     home_of("vllm")
     folder = tmp_path_factory.mktemp("cycles")
     script("make_tiny_model").make(folder)
+    write_tools(folder)
     cycle = say_cycles(folder)
     given = settings(
         "vllm",
@@ -187,6 +197,62 @@ def test_prefix_hits_of_texts_are_the_expected_ones(facts: Facts, api: str, tmp_
     assert block is not None
     assert all(abs(measured - expected) <= block for measured, expected in of_requests)
     assert not any("expectation" in reason for reason in attempt.verdict.reasons)
+
+
+def test_prefix_hits_of_slices_of_a_text_are_the_expected_ones(
+    facts: Facts, tmp_path: Path
+) -> None:
+    """A text so short that many slices begin at the same place."""
+    short = tmp_path / "short.txt"
+    short.write_text(Path(prose_in(tmp_path)).read_text()[:100])
+    keys = {"content": {"text": str(short)}, "input_tokens": {"uniform": {"min": 40, "max": 200}}}
+    as_ids = facts.load(facts.point(40, **keys))
+    check_hits(facts, as_ids)
+    check_hits(facts, facts.load(as_text(facts.point(40, **keys))))
+    check_hits(facts, facts.load(facts.point(40, api="chat", **keys)))
+    talk = facts.point(12, kind="conversations", turns=3, shared_prefix_tokens=50, **keys)
+    check_hits(facts, facts.load(talk))
+
+
+def check_hits(facts: Facts, attempt: Attempt) -> None:
+    """Some hits are expected, and of each request as many are measured, up to a block."""
+    of_requests = hits(rows_of(attempt))
+    assert None not in [expected for _, expected in of_requests], attempt.verdict.reasons
+    assert sum(expected for _, expected in of_requests) > 0
+    block = facts.server.engine.cache_block_tokens(facts.server.settings, CPU)
+    assert block is not None
+    far_off = [pair for pair in of_requests if abs(pair[0] - pair[1]) > block]
+    assert not far_off, of_requests
+    assert not any("expect" in reason for reason in attempt.verdict.reasons if "not" in reason)
+
+
+def test_prefix_hits_of_a_workloads_tools_are_the_expected_ones(facts: Facts) -> None:
+    town = {"type": "object", "properties": {"town": {"type": "string"}}}
+    function = {"name": "weather", "description": "Of a town. " * 30, "parameters": town}
+    keys = {"tools": [{"type": "function", "function": function}], "tool_choice": "none"}
+    attempt = facts.load(facts.point(10, api="chat", input_tokens=60, **keys))
+    check_hits(facts, attempt)
+    assert attempt.verdict.evidence["expected_cached_share"] > 0.4
+
+
+def test_prefix_hits_of_live_answers_to_a_file_are_the_expected_ones(
+    facts: Facts, tmp_path: Path
+) -> None:
+    """Sessions come twice: a model that is not random says the same again."""
+    entries = []
+    for number in range(3):
+        said = [f"Count {number} pears. {facts.cycle}", f"And {number} apples?", "All of it?"]
+        messages = [{"role": "system", "content": "Answer in one short line. " * 12}]
+        for text in said:
+            messages += [
+                {"role": "user", "content": text},
+                {"role": "assistant", "content": "Yes."},
+            ]
+        entries.append({"messages": messages})
+    file = tmp_path / "sessions.jsonl"
+    file.write_text("\n".join(map(json.dumps, entries)))
+    keys = {"kind": "file", "use": "sessions", "prompts": str(file), "output_tokens": 70}
+    check_hits(facts, facts.load(facts.point(18, api="chat", **keys)))
 
 
 def test_an_endpoint_says_itself_what_it_accepted_and_what_it_had_cached(

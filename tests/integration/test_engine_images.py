@@ -17,9 +17,9 @@ from orchestrator.load.client import LoadClient
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.spec.load import Level, Workload
 from orchestrator.workloads.images import image_part, png
-from tests.integration.engine_real import CORES, Running, running, settings, vision_model
+from tests.integration.engine_real import CORES, CPU, Running, running, settings, vision_model
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(400)
 ENGINES: dict[str, dict[str, Any]] = {
     "transformers": {},
     "vllm": {
@@ -52,11 +52,13 @@ def server(
     folder = tmp_path_factory.mktemp(request.param)
     engine = settings(request.param, **ENGINES[request.param])
     with running(engine, folder, model, cores=(CORES,)) as found:
-        found.ready = found.wait(120)
+        found.ready = found.wait()
         yield found
 
 
-def rows(server: Running, **options: Any) -> list[dict[str, Any]]:
+def rows(
+    server: Running, tokenizer: Path | None = None, block_tokens: int = 1, **options: Any
+) -> list[dict[str, Any]]:
     """The rows of a load of chats with these options."""
     fields = {"name": "w", "api": "chat", "input_tokens": 20, "output_tokens": 4}
     point = LoadPoint(
@@ -67,6 +69,8 @@ def rows(server: Running, **options: Any) -> list[dict[str, Any]]:
         duration_s=None,
         requests=REQUESTS,
         seed=5,
+        tokenizer=None if tokenizer is None else str(tokenizer),
+        cache_block_tokens=block_tokens,
     )
     client = LoadClient()
     client.prepare(point)
@@ -83,6 +87,19 @@ def test_each_picture_has_as_many_tokens_as_the_models_formula_says(server: Runn
         assert row["input_tokens"] - other["input_tokens"] == IMAGE_TOKENS * row["images"]
         assert row["input_tokens_asked"] == 0
         assert other["images"] is None
+
+
+def test_prefix_hits_of_pictures_are_the_expected_ones(server: Running, model: Path) -> None:
+    """Of three different pictures, some come first in several prompts."""
+    block = server.engine.cache_block_tokens(server.settings, CPU)
+    if block is None:
+        pytest.skip(f"{server.engine.title} keeps no prefixes")
+    images = {"sizes": ["64x40", "640x640"], "count": 4, "distinct": 3}
+    options = {"images": images, "shared_prefix_tokens": 70}
+    answered = rows(server, model, block, **options)
+    of_requests = [(row["cached_tokens"] or 0, row["expected_cached_tokens"]) for row in answered]
+    assert all(abs(measured - expected) <= block for measured, expected in of_requests)
+    assert max(expected for _, expected in of_requests) >= 64 + 2 * IMAGE_TOKENS
 
 
 def test_another_picture_has_another_answer(server: Running) -> None:

@@ -5,23 +5,28 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from itertools import cycle, takewhile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from orchestrator.load import expected as expected_module
-from orchestrator.load import prompt_tokens
+from orchestrator.load import kept_answers, prompt_tokens, sent_prompts
 from orchestrator.load.expected import with_expected_hits
+from orchestrator.load.kept_answers import KeptAnswer, KeptAnswers
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.load.requests import Assignment
+from orchestrator.load.sent_prompts import _size_of_png
 from orchestrator.results.outcomes import ErrorClass
 from orchestrator.results.row_writer import RowFile
 from orchestrator.results.schemas import REQUESTS
 from orchestrator.spec.dialect import ANY_TOOL_CHOICE, Dialect
 from orchestrator.spec.load import Level, Workload
+from orchestrator.workloads.content import load_tokenizer
 
 IDS = Dialect(
     "openai_completions",
@@ -52,10 +57,23 @@ def expected(
     clients: int = 1,
     failed: tuple[int, ...] = (),
     counted: Callable[[int], int] | None = None,
+    answers: KeptAnswers | None = None,
 ) -> dict[int, int | None]:
     """By request_index, what a client expects after it sent its share of a point. ``counted``: the
-    tokens that the engine counts in the prompt of a session.
+    tokens that the engine counts in the prompt of a session, by default those that were asked for.
     """
+    return expectation(point, client, clients, failed, counted, answers)[0]
+
+
+def expectation(
+    point: LoadPoint,
+    client: int = 0,
+    clients: int = 1,
+    failed: tuple[int, ...] = (),
+    counted: Callable[[int], int] | None = None,
+    answers: KeptAnswers | None = None,
+) -> tuple[dict[int, int | None], str | None]:
+    """As ``expected``, and why nothing is expected of some requests."""
     assignment = Assignment.of(point, client, clients)
     rows: list[dict[str, Any]] = []
     for session in assignment.schedule.own_sessions():
@@ -67,15 +85,20 @@ def expected(
                 record.fail(ErrorClass.TIMEOUT, "no end")
             else:
                 record.output_tokens = record.output_tokens_asked
+            record.input_tokens = record.input_tokens_asked
             if counted is not None:
                 record.input_tokens = counted(session)
             rows.append({"measurement_id": "m", "attempt_id": "a", **asdict(record)})
     rows.reverse()  # the order in which requests end is any order
     table = pa.Table.from_pylist(rows, schema=REQUESTS)
-    filled = with_expected_hits(RowFile("requests", len(rows), table), assignment).read()
+    hits = with_expected_hits(
+        RowFile("requests", len(rows), table), assignment, answers or KeptAnswers()
+    )
+    filled = hits.requests.read()
     assert filled.drop(["expected_cached_tokens"]) == table.drop(["expected_cached_tokens"])
     indices = filled["request_index"].to_pylist()
-    return dict(zip(indices, filled["expected_cached_tokens"].to_pylist(), strict=True))
+    by_index = dict(zip(indices, filled["expected_cached_tokens"].to_pylist(), strict=True))
+    return by_index, hits.reason
 
 
 def test_requests_that_share_nothing_expect_nothing() -> None:
@@ -95,20 +118,18 @@ def test_a_warm_up_shares_no_prefix_with_what_is_measured() -> None:
     assert list(hits.values()).count(0) == 2, "the first of either phase"
 
 
-def test_nothing_is_expected_of_prompts_with_tools_whose_tokens_nobody_counted() -> None:
+def test_prompts_that_cannot_be_counted_have_no_expectation_and_say_why(tmp_path: Path) -> None:
     chat = Dialect("openai_chat", "/v1/chat/completions", tool_choices=frozenset({"auto"}))
     tool = {"type": "function", "function": {"name": "get_weather", "parameters": {}}}
-    point = point_of(dialect=chat, api="chat", tools=[tool])
-    assert set(expected(point).values()) == {None}
-
-
-def test_nothing_is_expected_of_slices_of_a_text_that_may_begin_alike(tmp_path: Path) -> None:
-    """Of a short text many slices begin at the same word: an engine finds these again."""
+    with_tools = point_of(dialect=chat, api="chat", tools=[tool])
     text = tmp_path / "text.txt"
     text.write_text("one two three four five six\n" * 20)
     slices = point_of(content={"text": str(text)}, shared_prefix_tokens=64)
-    assert set(expected(slices).values()) == {None}
-    assert None not in expected(point_of(content="words")).values()
+    for point in (with_tools, slices):
+        hits, reason = expectation(point)
+        assert set(hits.values()) == {None}
+        assert reason == "the client has no tokenizer of the model to count prompts with"
+    assert expectation(point_of(content="words")) == (dict.fromkeys(range(12), 0), None)
 
 
 def test_the_other_parts_of_a_mix_keep_their_expectation(tmp_path: Path) -> None:
@@ -360,11 +381,175 @@ def test_more_blocks_than_can_be_looked_up_have_no_expectation(
     assert set(expected(point, counted=lambda session: 10).values()) == {None}
 
 
-def test_live_answers_in_sessions_of_a_file_have_no_expectation(model: str, tmp_path: Path) -> None:
-    said = [("user", "1 2 3 4"), ("assistant", "5"), ("user", "6")]
-    entries = [{"messages": [{"role": role, "content": text} for role, text in said]}]
-    point = point_of_file(model, tmp_path, entries, use="sessions")
-    assert set(expected(point, counted=lambda session: 6).values()) == {None}
+def sessions_of(model: str, folder: Path) -> LoadPoint:
+    """Six sessions of two turns, of two that a file has."""
+    entries = []
+    for first in (0, 20):
+        said = [("user", numbers(first, 9)), ("assistant", "5"), ("user", numbers(first, 2))]
+        messages = [{"role": role, "content": text} for role, text in said]
+        entries.append({"messages": messages})
+    return point_of_file(model, folder, entries, use="sessions")
+
+
+def answers_of(texts: list[str], ids: list[int] | None = None) -> KeptAnswers:
+    """The first answers of sessions; with ``ids`` as the tokens that the engine made of each."""
+    answers = KeptAnswers()
+    made = None if ids is None else np.array(ids, np.int32)
+    for session, text in enumerate(texts):
+        answers.keep(session, 0, KeptAnswer((text,), made))
+    return answers
+
+
+# user 0 … 8 assistant | the same, 70 … 76 user 0 1 assistant
+TURNS_OF_SESSIONS = [11, 22]
+
+
+def test_live_answers_in_sessions_of_a_file_are_expected_in_the_next_turn(
+    model: str, tmp_path: Path
+) -> None:
+    point = sessions_of(model, tmp_path)
+    lengths = cycle(TURNS_OF_SESSIONS)
+    said = [numbers(70, 7)] * 4 + [numbers(80, 7)] * 2
+    hits = expected(point, counted=lambda _: next(lengths), answers=answers_of(said))
+    # 11 tokens and 6 of the answer's 7, in blocks of 4
+    assert [hits[index] for index in range(4)] == [0, 16, 0, 16]
+    # sessions that come again have the same answers, and then others
+    assert [hits[index] for index in range(4, 12)] == [8, 20, 8, 20, 8, 16, 8, 16]
+
+
+def test_tokens_that_the_engine_made_of_an_answer_are_those_in_its_cache(
+    model: str, tmp_path: Path
+) -> None:
+    """Here its text has other tokens, so that only the first of them are found again."""
+    point = sessions_of(model, tmp_path)
+    lengths = cycle(TURNS_OF_SESSIONS)
+    as_text = [numbers(70, 7)] * 6
+    vocabulary = load_tokenizer(model)
+    ids = vocabulary.encode("70 71 72 73 99 75 76").ids
+    hits = expected(point, counted=lambda _: next(lengths), answers=answers_of(as_text, ids))
+    assert hits[1] == 12
+    lengths = cycle(TURNS_OF_SESSIONS)
+    assert expected(point, counted=lambda _: next(lengths), answers=answers_of(as_text))[1] == 16
+
+
+def test_sessions_that_come_again_are_expected_by_one_client_alone(
+    model: str, tmp_path: Path
+) -> None:
+    point = sessions_of(model, tmp_path)
+    answers = answers_of([numbers(70, 7)] * 6)
+    lengths = cycle(TURNS_OF_SESSIONS)
+    hits, reason = expectation(point, 0, 2, counted=lambda _: next(lengths), answers=answers)
+    assert set(hits.values()) == {None}
+    assert reason == "sessions of the file came again, and other clients have the answers to some"
+    lengths = cycle(TURNS_OF_SESSIONS)
+    once = replace(point, requests=4)
+    hits = expected(once, 1, 2, counted=lambda _: next(lengths), answers=answers)
+    assert list(hits.values()) == [16, 0]  # the last request ends first
+
+
+def test_answers_that_are_too_many_to_keep_have_no_expectation(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_answers, "MOST_ANSWERS", 30)
+    point = sessions_of(model, tmp_path)
+    hits, reason = expectation(point, answers=answers_of([numbers(70, 7)] * 6))
+    assert set(hits.values()) == {None}
+    assert reason is not None and "too many to keep" in reason
+
+
+def longest_common(prompts: list[list[int]], block: int) -> list[int]:
+    """What an unlimited cache has of each prompt, by comparing all of its tokens."""
+    hits = []
+    for place, prompt in enumerate(prompts):
+        longest = 0
+        for earlier in prompts[:place]:
+            same = takewhile(lambda pair: pair[0] == pair[1], zip(prompt, earlier, strict=False))
+            longest = max(longest, sum(1 for _ in same))
+        hits.append(min(longest, len(prompt) - 1) // block * block)
+    return hits
+
+
+@pytest.mark.parametrize("clients", [1, 3])
+def test_slices_of_a_text_are_expected_where_they_begin_alike(
+    model: str, tmp_path: Path, clients: int
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text(numbers(0, 7))
+    slices = {"content": {"text": str(text)}, "input_tokens": {"uniform": {"min": 9, "max": 40}}}
+    point = replace(point_of(4, **slices), tokenizer=model, requests=40)
+    kind = Assignment.of(point, 0, 1).kind
+    flat = [kind.request(session, 0, "measure", ()).flat() for session in range(40)]
+    by_comparing = longest_common([np.asarray(ids).tolist() for ids in flat], 4)
+    hits: dict[int, int | None] = {}
+    for client in range(clients):
+        hits |= expected(point, client, clients)
+    assert [hits[index] for index in range(40)] == by_comparing
+    assert sum(by_comparing) > 200
+
+
+def test_a_workloads_tools_are_expected_as_the_template_writes_them(model: str) -> None:
+    tools = [{"type": "function", "function": {"name": "weather"}}] * 9
+    point = point_of(4, CHAT, api="chat", tools=tools, input_tokens=5)
+    point = replace(point, tokenizer=model)
+    # weather, nine times, user, words of which the tokenizer has none, assistant
+    lengths: list[int] = []
+    kind = Assignment.of(point, 0, 1).kind
+    for session in range(12):
+        words = kind.request(session, 0, "measure", ()).messages[-1].text
+        lengths.append(9 + 1 + len(words.split()) + 1)
+    hits = expected(point, counted=lambda session: lengths[session])
+    assert hits[0] == 0
+    assert min(map(int, filter(None, hits.values()))) >= 8
+
+
+@pytest.mark.parametrize("sizes", [["8x8"], ["8x8", "16x8", "24x8"]])
+@pytest.mark.parametrize("clients", [1, 2])
+def test_the_same_pictures_are_expected_as_many_tokens_as_the_engine_counts(
+    model: str, sizes: list[str], clients: int
+) -> None:
+    images = {"sizes": sizes, "count": 2, "distinct": 3}
+    point = point_of(4, CHAT, api="chat", input_tokens=3, images=images)
+    point = replace(point, tokenizer=model, requests=30)
+    kind = Assignment.of(point, 0, 1).kind
+    tokens_of_sizes = [10, 7, 5]
+    pictures: dict[bytes, int] = {}
+    prompts: list[list[int]] = []
+    for session in range(30):
+        message = kind.request(session, 0, "measure", ()).messages[-1]
+        prompt = [1000]  # its role; the last one is the mark of the answer
+        for picture in message.images:
+            pictures.setdefault(picture, len(pictures))
+            size = _size_of_png(picture)
+            assert size is not None
+            length = tokens_of_sizes[sizes.index(f"{size[0]}x{size[1]}")]
+            prompt += [-1 - pictures[picture]] * length
+        prompts.append([*prompt, *load_tokenizer(model).encode(message.text).ids, 1001])
+    hits: dict[int, int | None] = {}
+    for client in range(clients):
+        hits |= expected(point, client, clients, counted=lambda session: len(prompts[session]))
+    assert [hits[index] for index in range(30)] == longest_common(prompts, 4)
+    assert max(map(int, filter(None, hits.values()))) >= 10
+
+
+def test_pictures_whose_tokens_the_counts_do_not_say_have_no_expectation(model: str) -> None:
+    images = {"sizes": ["8x8"], "count": 2}
+    point = point_of(4, CHAT, api="chat", input_tokens=3, images=images)
+    point = replace(point, tokenizer=model)
+    hits, reason = expectation(point, counted=lambda session: 2)
+    assert set(hits.values()) == {None}
+    assert reason == "the engine's counts do not say how many tokens a picture takes"
+
+
+def test_prompts_that_would_take_too_long_are_given_up_early(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = {"type": "function", "function": {"name": "weather"}}
+    point = point_of(4, CHAT, api="chat", tools=[tool], input_tokens=5)
+    point = replace(point, tokenizer=model)
+    monkeypatch.setattr(sent_prompts, "ESTIMATED_AFTER", 2)
+    monkeypatch.setattr(sent_prompts, "MOST_CHARACTERS", 300)
+    _, reason = expectation(point)
+    assert reason is not None and "too many to count after a load" in reason
 
 
 def test_the_texts_of_a_part_of_a_mix_are_expected_beside_the_others(

@@ -239,6 +239,26 @@ def test_a_chat_holds_its_earlier_answers_until_its_last_turn() -> None:
     assert len(content(writer.take(planned(0, 1, 2)))["messages"]) == 1
 
 
+def test_answers_that_later_slices_follow_are_kept_as_the_engine_made_them(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("one two three four")
+    keys = {"kind": "conversations", "turns": 2, "input_tokens": 5, "output_tokens": 3}
+    slices = {"content": {"text": str(text)}}
+    for given, is_kept in (({}, False), (slices, True)):
+        talk = Workload.model_validate({"name": "w", **keys, **given})
+        chat = Dialect("openai_chat", "/v1/chat/completions")
+        writer = writer_of(point(dialect=chat, workload=talk))
+        first = writer.take(planned(0, 0, 2))
+        first.parsed = Parsed(answer_texts=["he", "llo"], token_ids=[7, 8, 9])
+        writer.answered(first)
+        answer = writer.answers.of(0, 0)
+        assert (answer is not None) == is_kept
+        if answer is not None:
+            assert answer.content == ("hello",)
+            assert answer.ids is not None
+            assert answer.ids.tolist() == [7, 8, 9]
+
+
 def test_a_conversation_that_has_begun_is_sent_with_what_was_said_before() -> None:
     talk = ConversationsWorkload.model_validate(
         {

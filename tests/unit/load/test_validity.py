@@ -715,24 +715,20 @@ def test_hits_that_nobody_reports_are_not_judged() -> None:
     assert "cached_share" not in judged.evidence
 
 
-def test_hits_without_an_expectation_say_why(tmp_path: Path) -> None:
-    (tmp_path / "t.txt").write_text("one two three\n" * 20)
-    keys = {"name": "w", "input_tokens": 9, "output_tokens": 9}
-    slices = Workload.model_validate(keys | {"content": {"text": str(tmp_path / "t.txt")}})
-    point = replace(WARM, workload=slices)
+def test_hits_without_an_expectation_say_why() -> None:
+    why = "how many prefix hits to expect is not known: there is no tokenizer"
+    stats = [replace(CALM, no_expected_hits="there is no tokenizer")] * 2
     nothing = table(warmup=100, cached_tokens=[30] * 400)
-    judged = verdict(nothing, of=point)
-    assert judged.reasons == [
-        "30.0% of prompt tokens came from the engine's prefix cache; no expectation: prompts hold "
-        "slices of a text"
-    ]
+    judged = verdict(nothing, *stats, of=WARM)
+    assert judged.reasons == [f"30.0% of prompt tokens came from the engine's prefix cache; {why}"]
+    assert verdict(table(warmup=100), *stats, of=WARM).reasons == [why]
     a_part = table(
         warmup=100, cached_tokens=[80, 48] * 200, expected_cached_tokens=[None, 16] * 200
     )
-    judged = verdict(a_part, of=point)
+    judged = verdict(a_part, *stats, of=WARM)
     assert "expected_cached_share" not in judged.evidence
     assert judged.reasons[-2].endswith(
-        "slices of a text; of the other parts 16.0% were expected of an unlimited cache"
+        "no tokenizer; of the other parts 16.0% were expected of an unlimited cache"
     )
     assert "(48.0%) than this run had sent before (16.0%)" in judged.reasons[-1]
 
