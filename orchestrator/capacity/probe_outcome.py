@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from orchestrator.analysis.metrics import BACKLOG
-from orchestrator.analysis.slo import format_limits, stored_values, tests
 from orchestrator.base.arrays import Bools
 from orchestrator.base.errors import FailureClass
 from orchestrator.results.outcomes import ErrorClass
@@ -71,6 +69,9 @@ def outcome_of_attempt(attempt: Committed, level: float, slo: Slo, starts: int =
     """Judges a stored attempt by the tier ``slo``. ``starts``: see ``outcome_of_point``."""
     if not isinstance(attempt, AttemptData):
         return ProbeOutcome(level, shows=Shows.NOTHING)
+    # imported late, here and below: plans are made without rows
+    from orchestrator.analysis.slo import stored_values, tests
+
     met: tuple[Bools, ...] = ()
     if attempt.status == "ok":
         met = tuple(test.met for test in tests(stored_values(attempt), slo))
@@ -134,7 +135,7 @@ def _shows(point: PointHead, slo: Slo, launched: bool, has_requests: bool) -> Sh
     is_capped = (point.capped_share or 0.0) > MOST_CAPPED
     if point.validity in _good_verdicts(slo) and point.ended_early != "fails" and not is_capped:
         return Shows.ANY_VERDICT
-    if point.validity == BACKLOG and point.ended_early in ("fails", "mixed"):
+    if point.validity == Validity.ENGINE_BOUND_BACKLOG and point.ended_early in ("fails", "mixed"):
         return Shows.DIVERGED
     return Shows.FAILURE_ONLY
 
@@ -172,9 +173,15 @@ def _is_pointless(point: PointHead, slo: Slo, has_requests: bool) -> bool:
 
 def _says_something_of(point: PointHead, slo: Slo) -> bool:
     """Whether the requests of a probe with status ok are evidence under this tier."""
-    telling_verdicts: set[str] = {*_good_verdicts(slo), BACKLOG, Validity.INTERRUPTED}
+    telling_verdicts: set[str] = {
+        *_good_verdicts(slo),
+        Validity.ENGINE_BOUND_BACKLOG,
+        Validity.INTERRUPTED,
+    }
     if point.ended_early == "fails":
         telling_verdicts.add(Validity.INVALID)  # no answer came in time
+        from orchestrator.analysis.slo import format_limits
+
         # The probe ended as soon as certain limits failed; its open requests might have met others.
         failed_limits = (point.ended_for or "").split(SEPARATOR)
         if format_limits(slo) not in failed_limits:

@@ -3,22 +3,22 @@
 It starts nothing.
 """
 
+from __future__ import annotations
+
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
 
 from orchestrator.base.text import counted
 from orchestrator.cli.command import CliCommand
 from orchestrator.cli.numbers import WholeNumber
 from orchestrator.cli.shortlist import ShortlistRequest, limited, shortlist_options
-from orchestrator.plan.cost import PlanEstimate
-from orchestrator.plan.make import load_plan, write_plan
-from orchestrator.plan.model import Plan
-from orchestrator.report.plan_json import plan_json
-from orchestrator.report.plan_table import show
+
+if TYPE_CHECKING:
+    from orchestrator.plan.model import Plan
 
 NOTHING_RUNS = (
     "nothing in this file can run: every deployment is impossible or excluded (why: below)"
@@ -109,6 +109,14 @@ def plan(
 
     EXPERIMENT is an experiment file or a plan written with --output.
     """
+    # imported here, because the help of all commands loads this file
+    from rich.console import Console
+
+    from orchestrator.plan.cost import PlanEstimate
+    from orchestrator.plan.make import load_plan, write_plan
+    from orchestrator.report.plan_json import plan_json
+    from orchestrator.report.plan_table import show
+
     plan = load_plan(experiment, cluster_nodes=nodes)
     if environment is not None:
         plan = _checked_with_vllm(plan, environment)
