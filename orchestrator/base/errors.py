@@ -230,7 +230,7 @@ class ProblemsError(InputError):
     """All problems of an input, found in one pass."""
 
     def __init__(self, problems: list[Problem]) -> None:
-        super().__init__(problems)  # crosses process borders whole
+        super().__init__(problems)  # pickle makes an exception anew from these arguments
         self.problems = problems
 
     def __str__(self) -> str:

@@ -233,14 +233,14 @@ class PlacementDeadline:
 
 @dataclass(frozen=True, slots=True)
 class NoAnswer:
-    """Why a node gave no answer. ``wrong``: it cannot run this program; otherwise the cause is
-    unknown.
+    """Why a node gave no answer. ``cannot_run``: it cannot run this program. Otherwise it may be able
+    to, and is busy or gone.
     """
 
     why: str
-    wrong: bool = False
+    cannot_run: bool = False
 
     @classmethod
     def of(cls, error: BaseException) -> NoAnswer:
         """The answer that stands for a check which raised this error."""
-        return cls(f"cannot run this program: {type(error).__name__}: {error}", wrong=True)
+        return cls(f"cannot run this program: {type(error).__name__}: {error}", cannot_run=True)

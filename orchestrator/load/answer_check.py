@@ -52,6 +52,7 @@ class AnswerCheck:
 
 
 def _validity_of(constraint: Constraint) -> Callable[[str], bool]:
+    """A function that tells whether an answer meets a constraint."""
     match constraint.kind:
         case ConstraintKind.JSON_SCHEMA:
             return _instance_test(constraint)
@@ -63,8 +64,8 @@ def _validity_of(constraint: Constraint) -> Callable[[str], bool]:
 
 
 def _instance_test(constraint: Constraint) -> Callable[[str], bool]:
-    """Tells whether an answer is JSON and an instance of a schema. References to other documents
-    are never fetched.
+    """A function that tells whether an answer is JSON and an instance of a schema. References to
+    other documents are never fetched.
     """
     import jsonschema  # takes 0.1 s, and few points need it
     import referencing
@@ -89,7 +90,7 @@ def _instance_test(constraint: Constraint) -> Callable[[str], bool]:
 
 
 _ENDS_TOO_EARLY = "EOF while parsing"  # how pydantic_core reports a beginning of a scalar
-_JSON_TYPES: dict[str, type | tuple[type, ...]] = {
+_JSON_TYPES: dict[str, type] = {  # a schema's type -> the Python type of its values
     "object": dict,
     "array": list,
     "string": str,
@@ -99,11 +100,14 @@ _JSON_TYPES: dict[str, type | tuple[type, ...]] = {
 
 
 def _begins_instance(answer: str, schema_type: Any) -> bool:
-    """Whether a text may be the beginning of a JSON document, of this type if it is one type."""
+    """Whether a text may be the beginning of a JSON document of a schema's ``type``.
+
+    Where the schema allows several types, any, or numbers, every JSON document counts.
+    """
     try:
-        value = from_json(answer, allow_partial="trailing-strings")
+        beginning = from_json(answer, allow_partial="trailing-strings")
     except ValueError as error:
         return str(error).startswith(_ENDS_TOO_EARLY)
     if not isinstance(schema_type, str) or schema_type not in _JSON_TYPES:
         return True
-    return isinstance(value, _JSON_TYPES[schema_type])
+    return isinstance(beginning, _JSON_TYPES[schema_type])

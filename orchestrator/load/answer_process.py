@@ -21,10 +21,11 @@ from orchestrator.spec.constraint import Constraint
 
 LIMIT_S = 1.0  # of CPU time for one answer; any other check takes milliseconds
 MOST_TIMEOUTS = 10  # of all answers; afterwards nothing more is checked, so that a point ends
+MOST_PROCESSES = 2  # that are tried for the same answers
 
 
 class AnswerProcess:
-    """Starts with the first answers. To be closed with ``close``."""
+    """The process that checks answers. It starts with the first answers and runs until ``close``."""
 
     def __init__(self, limit_s: float = LIMIT_S, python: str = sys.executable) -> None:
         self._limit_s = limit_s
@@ -35,24 +36,25 @@ class AnswerProcess:
     def check(
         self, constraints: Sequence[Constraint], answers: Sequence[ConstrainedAnswer]
     ) -> list[bool | None]:
-        """For each answer, what ``AnswerCheck.met`` says of it; None also for an answer whose check
-        took too long, and for all answers where the process cannot be started, or ended twice.
+        """For each answer, what ``AnswerCheck.met`` says of it. It is also None if its check took too
+        long. All answers are None if the process cannot be started, or if it was ended twice.
 
         ``constraints``: those of the calls before, and perhaps more.
         """
-        with suppress(OSError, EOFError, pickle.UnpicklingError):
-            return self._asked(constraints, answers)
-        self.close()  # somebody ended it, as a kernel without memory does: once more in a new one
-        with suppress(OSError, EOFError, pickle.UnpicklingError):
-            return self._asked(constraints, answers)
-        self.close()
+        for _ in range(MOST_PROCESSES):
+            with suppress(OSError, EOFError, pickle.UnpicklingError):
+                return self._ask(constraints, answers)
+            self.close()  # it was ended, as by a kernel that has run out of memory
         return [None] * len(answers)
 
-    def _asked(
+    def _ask(
         self, constraints: Sequence[Constraint], answers: Sequence[ConstrainedAnswer]
     ) -> list[bool | None]:
+        """The process's verdicts. Starts the process if it does not run. Raises OSError, EOFError or
+        UnpicklingError if it ends meanwhile.
+        """
         if self._process is None:
-            self._process = self._started()
+            self._process = self._start()
             self._sent_constraints = 0
         new_constraints = list(constraints[self._sent_constraints :])
         pickle.dump((new_constraints, list(answers)), _stream(self._process.stdin))
@@ -61,8 +63,8 @@ class AnswerProcess:
         verdicts: list[bool | None] = pickle.load(_stream(self._process.stdout))  # noqa: S301  our own process wrote it
         return verdicts
 
-    def _started(self) -> subprocess.Popen[bytes]:
-        # what this process imports from, because it may be no installed package
+    def _start(self) -> subprocess.Popen[bytes]:
+        # it imports from where this process does, because the program may not be installed
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         return subprocess.Popen(
             [self._python, "-P", "-m", __name__, str(self._limit_s)],

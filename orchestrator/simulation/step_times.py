@@ -31,7 +31,7 @@ class StepEnds:
             self._ends_s.append(end_s)
 
     def gaps(self, request_index: int, sequence: Sequence) -> TokenGaps:
-        """The gaps of a sequence that has ended, rounded to 1 us with the remainder carried.
+        """The gaps of a sequence that has ended, in whole microseconds whose sum is exact.
 
         Each of its lives goes from a prefill to a preemption or to its end. Tokens of one step,
         where drafts are accepted, come in one chunk.
@@ -41,10 +41,12 @@ class StepEnds:
             tokens = array("h", [given.tokens for given in sequence.given])
             return TokenGaps(request_index, _gaps_us(sequence, times_s), tokens)
         last_life = Life(sequence.start_step, sequence.output_tokens - sequence.earlier_tokens)
-        tokens_s = [self._token_times(life) for life in (*(sequence.lives or ()), last_life)]
-        return TokenGaps(request_index, _gaps_us(sequence, np.concatenate(tokens_s)), None)
+        lives = [*(sequence.lives or ()), last_life]
+        times_s = np.concatenate([self._token_times_s(life) for life in lives])
+        return TokenGaps(request_index, _gaps_us(sequence, times_s), None)
 
-    def _token_times(self, life: Life) -> Floats:
+    def _token_times_s(self, life: Life) -> Floats:
+        """When the steps ended in which the tokens of a life came."""
         last_step = life.start_step + life.tokens - 1
         steps = np.arange(life.start_step, last_step + 1)
         # of all steps only those of this life: they are many, and each request asks for its own
@@ -55,12 +57,16 @@ class StepEnds:
 
 
 def _gaps_us(sequence: Sequence, times_s: Floats) -> array[int]:
-    """The gaps between these times, of which the first and the last become exact. All others are
-    put at the end of their step, which may lie before the first token's time, or after the last
-    one's. The later time counts: no gap is negative.
+    """The gaps between the tokens of a sequence. ``times_s``: when the step of each token ended.
+
+    The first and the last token have their exact times in place of those of their steps. Another
+    token's step may end before the first token's time, or after the last one's. Such a token counts
+    as coming with the one before it, so that no gap is negative.
     """
-    times_s[0] = sequence.first_token_s
-    times_s[-1] = sequence.last_token_s
-    whole_us = np.round(np.maximum.accumulate(times_s) * 1e6).astype(np.int64)
+    exact_s = times_s.copy()
+    exact_s[0] = sequence.first_token_s
+    exact_s[-1] = sequence.last_token_s
+    ascending_s = np.maximum.accumulate(exact_s)
+    whole_us = np.round(ascending_s * 1e6).astype(np.int64)
     gaps_us = np.diff(whole_us).astype(np.int32)
     return array("i", gaps_us.tolist())

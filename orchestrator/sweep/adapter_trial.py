@@ -31,7 +31,9 @@ class AdapterFinding(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AdapterTrial:
-    """The outcome of asking one adapter. ``error``: why it did not answer, as the server says."""
+    """An adapter that was asked, and what is wrong with its answers. ``error``: why it did not
+    answer, as the server says.
+    """
 
     adapter: str
     finding: AdapterFinding
@@ -41,8 +43,9 @@ class AdapterTrial:
 Load = Callable[[LoadPoint], Loaded]
 
 
-def tried_adapters(load: Load, point: LoadPoint) -> list[AdapterTrial]:
-    """The adapters of a point's workload whose answers are missing or those of the model itself.
+def failed_adapter_trials(load: Load, point: LoadPoint) -> list[AdapterTrial]:
+    """Asks the adapters of a point's workload. Returns those whose answers are missing, or are those
+    of the model itself.
 
     ``load``: sends a point and stores nothing.
     """
@@ -51,7 +54,7 @@ def tried_adapters(load: Load, point: LoadPoint) -> list[AdapterTrial]:
         return []
     logprobs = True
     base = load(_trial(point, None, logprobs))
-    if not base.replies:  # an API may refuse to say log-probabilities
+    if not base.replies:  # the API may have refused to give log-probabilities
         logprobs = False
         base = load(_trial(point, None, logprobs))
     if not base.replies:
@@ -82,18 +85,22 @@ def _trial(point: LoadPoint, adapter: str | None, logprobs: bool) -> LoadPoint:
 
 def _are_alike(replies: Sequence[Reply], base: Sequence[Reply]) -> bool:
     """Whether all answers are those of the model itself, with the same log-probabilities as far as
-    these are known.
+    these are known. False where no prompt was answered by both.
     """
-    by_prompt = {reply.request_index: reply for reply in base}
-    compared = [
-        (reply, by_prompt[reply.request_index])
-        for reply in replies
-        if reply.request_index in by_prompt
-    ]
-    return bool(compared) and all(_is_alike(reply, other) for reply, other in compared)
+    base_by_prompt = {reply.request_index: reply for reply in base}
+    are_alike = False
+    for reply in replies:
+        base_reply = base_by_prompt.get(reply.request_index)
+        if base_reply is None:
+            continue
+        if not _is_alike(reply, base_reply):
+            return False
+        are_alike = True
+    return are_alike
 
 
 def _is_alike(reply: Reply, other: Reply) -> bool:
+    """Whether two answers to one prompt are the same."""
     if (reply.text, reply.token_ids) != (other.text, other.token_ids):
         return False
     if reply.logprobs is None or other.logprobs is None:

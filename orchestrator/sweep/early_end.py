@@ -65,35 +65,35 @@ class EarlyEnd:
         if self.end is not None:
             return None
         if self._is_search_over():
-            return self._end(elapsed_s, "undecided", "the search is over")
+            return self._stop_after(elapsed_s, "undecided", "the search is over")
         if elapsed_s < self._next_look_s:
             return None
         reports = run.so_far()
         if not reports:
             return None
         self._next_look_s = next_look_s(elapsed_s)
-        verdicts = self._verdicts(reports, progress)
+        verdicts = self._update_probe(reports, progress)
         now_s = max(report.now_ns for report in reports) / 1e9
         decided = [verdict for verdict in verdicts if verdict is not None]
         if len(decided) < len(verdicts):
             if self._probe.takes_longer:
-                return self._end(now_s, "undecided", "a verdict would take too long")
+                return self._stop_after(now_s, "undecided", "a verdict would take too long")
             return None
         outcome: EarlyOutcome = decided[0] if len(set(decided)) == 1 else "mixed"
         pairs = zip(self._slos, decided, strict=True)
         why = ", ".join(f"{slo.name} {verdict}" for slo, verdict in pairs)
         if self._probe.diverging:
             why = f"{why} (requests come in faster than they are answered)"
-        return self._end(now_s, outcome, why)
+        return self._stop_after(now_s, outcome, why)
 
-    def _verdicts(
+    def _update_probe(
         self, reports: Sequence[SoFar], progress: Progress
     ) -> Sequence[Literal["holds", "fails"] | None]:
-        """The verdict on each SLO, None where it is open, after what the clients reported since
-        the last look.
+        """Tell the probe what the clients reported since the last look. Returns the verdict on each
+        SLO, None where it is open.
         """
-        ended_tables = list(chain.from_iterable(report.ended for report in reports))
-        requests, token_events = tables(self._point, ended_tables)
+        ended_requests = list(chain.from_iterable(report.ended for report in reports))
+        requests, token_events = tables(self._point, ended_requests)
         new = outcomes(reports, requests, token_events)
         slos = self._slos
         self._probe.tell(new.due_s, new.done_s, new.met(slos), new.tested(slos))
@@ -106,8 +106,8 @@ class EarlyEnd:
             new.open_tested(slos),
         )
 
-    def _end(self, now_s: float, outcome: EarlyOutcome, why: str) -> EarlyStop:
-        """Note that the run ends in LEAD_S seconds, and why."""
+    def _stop_after(self, now_s: float, outcome: EarlyOutcome, why: str) -> EarlyStop:
+        """Note that the run ends LEAD_S seconds after ``now_s``, and why."""
         at_s = now_s + LEAD_S
         limits = SEPARATOR.join(map(format_limits, self._slos))
         sentence = f"ended after {at_s:.1f} s: {why}"

@@ -61,12 +61,12 @@ def try_endpoint(
     """The first dialect in which an endpoint answers. They are tried from the engine's own to the
     plainest. ``owner``: who the endpoint says owns the model. Raises TrialFailed.
     """
-    usual = dialect_of(ENGINES[settings.engine], settings, api)
-    candidates = [usual]
+    full_dialect = dialect_of(ENGINES[settings.engine], settings, api)
+    candidates = [full_dialect]
     for dialect in dialects(_API_OF_LOAD.get(api, api)):
-        # token ids are asked for only where the engine's own dialect does
+        # only the engine's own dialect may ask for token ids
         uses_token_ids = dialect.return_token_ids or dialect.prompt_token_ids
-        if not uses_token_ids and dialect != usual:
+        if not uses_token_ids and dialect != full_dialect:
             candidates.append(dialect)
     candidates = salted_first(constraining(candidates, owner, settings), owner, settings)
     return detect_dialect(
@@ -93,6 +93,7 @@ def endpoint_findings(plan: Plan) -> Iterator[Finding]:
 
 
 def _findings_of(deployment: Deployment, apis: Iterable[str]) -> Iterator[Finding]:
+    """What would make a run of one endpoint fail. ``apis``: those that its workloads use."""
     settings = deployment.settings
     variable = settings.api_key_env
     api_key = os.environ.get(variable) if variable else None
@@ -117,21 +118,33 @@ def _findings_of(deployment: Deployment, apis: Iterable[str]) -> Iterator[Findin
 
 
 def _failure(deployment: Deployment, what: str, remedy: str) -> Finding:
-    label = deployment.label
-    return Finding("fail", "endpoint", label, what, f"{label} fails", remedy)
+    return Finding(
+        level="fail",
+        check="endpoint",
+        where=deployment.label,
+        what=what,
+        why=f"{deployment.label} fails",
+        do=remedy,
+    )
 
 
 def _failed_trial(
     deployment: Deployment, error: TrialFailed, listing: ModelListing, model: str
 ) -> Finding:
     """The finding for a trial request that failed: a warning if the next one may be answered."""
-    label = deployment.label
     is_unlisted = listing.owners is not None and model not in listing.owners
     what = str(error)
     if is_unlisted:
         what = f"{what}; it lists {listing.names}, not {model!r}"
     if error.may_pass:
-        return Finding("warning", "endpoint", label, what, f"{label} may fail", "ask again later")
+        return Finding(
+            level="warning",
+            check="endpoint",
+            where=deployment.label,
+            what=what,
+            why=f"{deployment.label} may fail",
+            do="ask again later",
+        )
     return _failure(deployment, what, _remedy(error, is_unlisted))
 
 

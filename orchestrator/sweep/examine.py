@@ -129,7 +129,7 @@ def examine(
 
 
 def _silent_node(where: str, answer: NoAnswer) -> Finding:
-    if answer.wrong:
+    if answer.cannot_run:
         remedy = (
             "install this program there, with the driver's version of Python, "
             "or submit with --working-dir"

@@ -19,7 +19,7 @@ from orchestrator.load.point import LoadPoint, Progress
 from orchestrator.load.rows import lost_requests
 from orchestrator.results.outcomes import ErrorClass
 from orchestrator.results.phases import PhaseName, RequestProgress
-from orchestrator.sweep.adapter_trial import tried_adapters
+from orchestrator.sweep.adapter_trial import failed_adapter_trials
 from orchestrator.sweep.announcer import Announcer
 from orchestrator.sweep.attempt import Attempt, Loaded, judged, nothing_ok, was_redirected
 from orchestrator.sweep.early_end import EarlyEnd, EarlyStop
@@ -163,7 +163,7 @@ class Measurer:
         key = (point.dialect.path, names)
         if key not in adapter_notes:
             self.announcer.phase(PhaseName.ANSWERS)
-            trials = tried_adapters(partial(self.load_once, lead_s=0.0, store=False), point)
+            trials = failed_adapter_trials(partial(self.load_once, lead_s=0.0, store=False), point)
             adapter_notes[key] = [adapter_words(trial) for trial in trials]
         return adapter_notes[key]
 

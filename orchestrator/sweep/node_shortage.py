@@ -15,8 +15,8 @@ from orchestrator.sweep.resource_request import ResourceRequest
 
 @dataclass(frozen=True, slots=True)
 class WaitForNodes:
-    """A request that waits for nodes which could hold it. ``reason``: why no longer than
-    ``limit_s``.
+    """A request that waits for nodes which could hold it. ``reason``: why it waits for ``limit_s``
+    seconds and no longer.
     """
 
     resources: ResourceRequest
@@ -53,40 +53,43 @@ class NodeShortage:
         """Note that nodes could hold a request."""
         self._once_placeable.add(resources)
 
-    def look(
+    def update(
         self, requests: Iterable[ResourceRequest], growth: Growth, machines: list[Machine]
     ) -> None:
-        """Note which requests the present nodes could not hold even if nothing ran there, once
-        other nodes were asked for or none can come.
+        """Note which of these requests wait for nodes from now on, still wait, or wait no longer.
+        A request waits if the present nodes could not hold it even if nothing ran there. Its wait
+        begins once other nodes were asked for, or at once if none can come.
         """
         now_s = self._context.clock.now_s()
-        before = self._unplaceable_since
+        unplaceable_before = self._unplaceable_since
         self._unplaceable_since = {}
         for resources in requests:
             if self._could_hold(resources, machines):
                 self._once_placeable.add(resources)
-            elif self._is_unplaceable(resources, growth, machines, before):
-                self._unplaceable_since[resources] = before.get(resources, now_s)
+            elif self._waits(resources, growth, machines, unplaceable_before):
+                since_s = unplaceable_before.get(resources, now_s)
+                self._unplaceable_since[resources] = since_s
 
     def _could_hold(self, resources: ResourceRequest, machines: list[Machine]) -> bool:
         """Whether the machines could hold the request if nothing ran there."""
         most_nodes = self._context.settings.most_nodes
         return fit(resources, machines, (), most_nodes=most_nodes) is not None
 
-    def _is_unplaceable(
+    def _waits(
         self,
         resources: ResourceRequest,
         growth: Growth,
         machines: list[Machine],
-        before: Collection[ResourceRequest],
+        unplaceable_before: Collection[ResourceRequest],
     ) -> bool:
-        """Whether a request that the machines cannot hold counts as unplaceable: nodes for it were
-        asked for, or none can come. ``before``: the requests that were unplaceable the last time.
+        """Whether a request that the machines cannot hold has begun to wait: nodes for it were asked
+        for, or none can come. ``unplaceable_before``: the requests that waited the last time.
         """
         if not growth.may or resources in self.asked_for:
             return True
-        # during a pause no nodes are asked for; the wait begins anew after it
-        if resources in before and not self._context.breakers.paused():
+        # A request that has begun to wait goes on. Only a pause of the sweep, in which no nodes are
+        # asked for, ends its wait, which begins anew after the pause.
+        if resources in unplaceable_before and not self._context.breakers.paused():
             return True
         most_nodes = self._context.settings.most_nodes
         return resources.least_nodes(machines, growth.types, most_nodes) > most_nodes

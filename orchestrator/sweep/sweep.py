@@ -397,7 +397,7 @@ class Sweep:
         if inputs != self._last_admission.inputs:
             may_start = self._start_and_ask(machines, free, growth)
             self._last_admission.remember(replace(inputs, may_start=may_start))
-            self._shortage.look(self._queue.requests(), growth, machines)
+            self._shortage.update(self._queue.requests(), growth, machines)
             for resources in self._shortage.asked_for:
                 ambiguous = resources.ambiguous_types(growth.types)
                 if ambiguous is not None:

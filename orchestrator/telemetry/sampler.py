@@ -46,8 +46,8 @@ class Sampler(Generic[SampleT]):
         self._thread.start()
 
     def stop(self, limit_s: float = STOP_LIMIT_S) -> list[SampleT]:
-        """Takes the last sample. Returns all samples in order of time; without the last one if the
-        one before takes longer than ``limit_s``.
+        """Takes a last sample. Returns all samples in order of time. If ``take`` has not returned
+        within ``limit_s``, those that it returned until then.
         """
         self._is_over.set()
         self._thread.join(limit_s)

@@ -34,7 +34,7 @@ from orchestrator.node.readiness import LOG_LINES
 from orchestrator.spec.load import Lengths, Level, Workload
 from orchestrator.spec.request_options import Adapters
 from orchestrator.spec.settings import EngineSettings
-from orchestrator.sweep.adapter_trial import AdapterFinding, tried_adapters
+from orchestrator.sweep.adapter_trial import AdapterFinding, failed_adapter_trials
 from orchestrator.sweep.attempt import Loaded
 from orchestrator.telemetry.engine_metrics import normalize
 from orchestrator.workloads.drawn import RandomWorkload
@@ -448,7 +448,7 @@ def test_adapters_are_loaded_by_popularity_and_an_idle_one_is_found(server: Runn
     rows = load(point).requests.to_pylist()
     assert {row["status"] for row in rows} == {"ok"}, rows
     assert {row["adapter"] for row in rows} == {None, "sql", "law", "idle"}
-    (found,) = tried_adapters(load, point)
+    (found,) = failed_adapter_trials(load, point)
     assert (found.adapter, found.finding) == ("idle", AdapterFinding.LIKE_BASE)
 
 

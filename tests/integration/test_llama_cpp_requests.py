@@ -18,7 +18,7 @@ from orchestrator.load.point import ClientResult, LoadPoint, Target
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Level, Workload
 from orchestrator.spec.settings import EngineSettings
-from orchestrator.sweep.adapter_trial import AdapterFinding, tried_adapters
+from orchestrator.sweep.adapter_trial import AdapterFinding, failed_adapter_trials
 from orchestrator.sweep.attempt import Loaded
 from tests.harness import MODEL, orchestrator, rows
 from tests.integration.engine_real import INSTALL_LIMIT_S, WEATHER, Running, running, settings
@@ -196,7 +196,7 @@ def test_adapters_are_asked_by_popularity_and_an_idle_one_is_found(server: Runni
     requests = sent(point).requests.to_pylist()
     assert {row["status"] for row in requests} == {"ok"}, requests
     assert {row["adapter"] for row in requests} == {None, *ADAPTERS}
-    (trial,) = tried_adapters(sent, point)
+    (trial,) = failed_adapter_trials(sent, point)
     assert (trial.adapter, trial.finding) == ("idle", AdapterFinding.LIKE_BASE)
 
 

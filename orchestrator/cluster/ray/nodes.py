@@ -22,6 +22,10 @@ from orchestrator.results.store import Store
 
 PACKAGE = Path(__file__).resolve().parents[2]
 JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # an environment variable of Ray's with this odd name
+ADVICE = (
+    "install the program there with the driver's version of Python, or submit the job with "
+    "--working-dir"
+)
 
 
 class _ProbeActor:
@@ -58,7 +62,7 @@ class HeadMonitor:
     ) -> None:
         self._environment = environment
         self._now_s = now_s
-        self._question: Any = None  # a ref, while the answer is awaited
+        self._pending_ref: Any = None  # of the question, once it was sent to the head's node
         self._asked_s = 0.0
         self._answer: bool | None = None
 
@@ -66,13 +70,15 @@ class HeadMonitor:
         """Whether the monitor has an autoscaling configuration. None while the head may still
         answer, False when it has not answered in time. Does not wait.
         """
-        if self._answer is None and self._question is None:
-            self._ask()
-        elif self._answer is None:
-            self._look()
+        if self._answer is None:
+            if self._pending_ref is None:
+                self._ask()
+            else:
+                self._take_answer()
         return self._answer
 
     def _ask(self) -> None:
+        """Asks the head's node; answers at once where this is that node, or where there is none."""
         head = head_node()
         if head is None:
             self._answer = False
@@ -80,16 +86,17 @@ class HeadMonitor:
             self._answer = _has_configuration_here()
         else:
             self._asked_s = self._now_s()
-            self._question = _HAS_CONFIGURATION.options(
+            self._pending_ref = _HAS_CONFIGURATION.options(
                 scheduling_strategy=NodeAffinitySchedulingStrategy(head, soft=False),
                 runtime_env=self._environment(),
             ).remote()
 
-    def _look(self) -> None:
-        answer = answers({"head": self._question}, 0.0)["head"]
+    def _take_answer(self) -> None:
+        """Takes the answer if it has come. No answer in time counts as False."""
+        answer = answers({"head": self._pending_ref}, 0.0)["head"]
         if not isinstance(answer, NoAnswer):
             self._answer = answer
-        elif answer.wrong or self._now_s() - self._asked_s >= ASK_LIMIT_S:
+        elif answer.cannot_run or self._now_s() - self._asked_s >= ASK_LIMIT_S:
             self._answer = False
 
 
@@ -150,7 +157,7 @@ def shipped_package() -> dict[str, Any] | None:
 
 def _in_working_dir() -> bool:
     """Whether a submitted job runs this package from its working_dir, which Ray copies to every
-    node.
+    node. Raises InputError if that folder is gone.
     """
     config = json.loads(os.environ.get(JOB_CONFIG) or "{}")
     if not config.get("runtime_env", {}).get("working_dir"):
@@ -171,8 +178,8 @@ def check_nodes(
 ) -> list[str]:
     """Checks in parallel that each node can run this program and write to the results.
 
-    Returns a sentence for each node that gave no answer. Raises ProblemsError with all nodes that
-    cannot.
+    Returns a sentence for each node of which that is not known, because it gave no answer. Raises
+    ProblemsError with all nodes that cannot.
     """
     refs = {
         machine.address: _REACH.options(
@@ -184,7 +191,7 @@ def check_nodes(
     problems: list[Problem] = []
     warnings: list[str] = []
     for address, result in answers(refs, CALL_LIMIT_S).items():
-        if isinstance(result, NoAnswer) and not result.wrong:
+        if isinstance(result, NoAnswer) and not result.cannot_run:
             warnings.append(f"node {address} {result.why}")
         elif isinstance(result, NoAnswer):
             problems.append(Problem(f"node {address} {result.why}", hint=ADVICE))
@@ -193,9 +200,3 @@ def check_nodes(
     if problems:
         raise ProblemsError(problems)
     return warnings
-
-
-ADVICE = (
-    "install the program there with the driver's version of Python, or submit the job with "
-    "--working-dir"
-)

@@ -11,7 +11,9 @@ from orchestrator.workloads.kind import Prompt
 
 
 class Wire(Protocol):
-    """One API. Stateless. ``running_source``: what a running count of it is called."""
+    """One API. Stateless. ``running_source``: the source of token counts that is stored where each
+    event of this API carries the total so far.
+    """
 
     @property
     def running_source(self) -> str: ...

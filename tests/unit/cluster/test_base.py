@@ -68,5 +68,5 @@ def test_lost_clients_are_named_with_the_reason() -> None:
 
 def test_a_check_that_raised_means_that_the_node_cannot_run_this_program() -> None:
     answer = NoAnswer.of(ImportError("no module named orchestrator"))
-    assert answer.wrong
+    assert answer.cannot_run
     assert answer.why == "cannot run this program: ImportError: no module named orchestrator"

@@ -83,5 +83,7 @@ def test_trial_of_the_results_reads_and_writes_a_file(tmp_path: Path) -> None:
 def test_check_that_raises_on_this_machine_is_no_answer() -> None:
     said = LocalProbes([Machine("one", "10.0.0.1")]).ask(lambda: [][0])
     assert said == {
-        "one": NoAnswer("cannot run this program: IndexError: list index out of range", wrong=True)
+        "one": NoAnswer(
+            "cannot run this program: IndexError: list index out of range", cannot_run=True
+        )
     }

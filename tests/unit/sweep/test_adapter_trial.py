@@ -14,7 +14,7 @@ from orchestrator.results.schemas import REQUESTS
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Lengths, Level
 from orchestrator.spec.request_options import Adapters
-from orchestrator.sweep.adapter_trial import PROMPTS, AdapterFinding, tried_adapters
+from orchestrator.sweep.adapter_trial import PROMPTS, AdapterFinding, failed_adapter_trials
 from orchestrator.sweep.attempt import Loaded
 from orchestrator.sweep.words import adapter_words
 from orchestrator.workloads.drawn import RandomWorkload
@@ -69,7 +69,7 @@ def test_an_adapter_that_answers_like_the_model_itself_is_found() -> None:
         law=("hi", (-0.5005, -1.5)),  # another batch computes it a little differently
         math=("hi", (-0.5, -1.9)),
     )
-    (found,) = tried_adapters(server.load, point("sql", "law", "math"))
+    (found,) = failed_adapter_trials(server.load, point("sql", "law", "math"))
     assert server.asked == ["base", "sql", "law", "math"]
     assert (found.adapter, found.finding) == ("law", AdapterFinding.LIKE_BASE)
     assert "adapter law answers fixed prompts like the model itself" in adapter_words(found)
@@ -77,13 +77,13 @@ def test_an_adapter_that_answers_like_the_model_itself_is_found() -> None:
 
 def test_without_log_probabilities_the_text_decides() -> None:
     server = Server(base=("hi", None), sql=("hi", None), law=("ho", None))
-    (found,) = tried_adapters(server.load, point("sql", "law"))
+    (found,) = failed_adapter_trials(server.load, point("sql", "law"))
     assert found.adapter == "sql"
 
 
 def test_an_adapter_that_does_not_answer_is_named_with_the_servers_words() -> None:
     server = Server(base=("hi", LOGPROBS), sql="404 The model `sql` does not exist.")
-    (found,) = tried_adapters(server.load, point("sql"))
+    (found,) = failed_adapter_trials(server.load, point("sql"))
     assert found.finding is AdapterFinding.NO_ANSWER
     assert adapter_words(found) == (
         "adapter sql did not answer fixed prompts: 404 The model `sql` does not exist."
@@ -93,11 +93,11 @@ def test_an_adapter_that_does_not_answer_is_named_with_the_servers_words() -> No
 @pytest.mark.parametrize("base", ["no logprobs here"])
 def test_a_server_that_answers_nobody_says_nothing_of_adapters(base: str) -> None:
     server = Server(base=base)
-    assert tried_adapters(server.load, point("sql")) == []
+    assert failed_adapter_trials(server.load, point("sql")) == []
     assert server.asked == ["base", "base"]
 
 
 def test_a_workload_without_adapters_asks_nobody() -> None:
     server = Server()
-    assert tried_adapters(server.load, point()) == []
+    assert failed_adapter_trials(server.load, point()) == []
     assert server.asked == []

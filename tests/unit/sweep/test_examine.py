@@ -79,7 +79,7 @@ def test_nodes_without_an_answer_are_named_with_a_remedy(tmp_path: Path) -> None
     )
     assert asked == [facts], "a silent node is not waited for again"
     _, (found,) = examine(
-        FakeProbes(lambda *_: NoAnswer("cannot run this program", wrong=True)), [], None
+        FakeProbes(lambda *_: NoAnswer("cannot run this program", cannot_run=True)), [], None
     )
     assert "install this program" in found.do
 

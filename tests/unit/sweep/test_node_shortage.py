@@ -32,15 +32,15 @@ def shortage_in(world: World, store: Store, **settings: Any) -> tuple[SweepConte
 
 def test_what_fits_on_empty_nodes_waits_for_none(world: World, store: Store) -> None:
     _, shortage = shortage_in(world, store)
-    shortage.look([EIGHT_GPUS, ResourceRequest(endpoint="h:80")], FIXED, world.nodes)
+    shortage.update([EIGHT_GPUS, ResourceRequest(endpoint="h:80")], FIXED, world.nodes)
     assert not shortage.exists
 
 
 def test_without_an_autoscaler_a_wait_begins_at_the_first_look(world: World, store: Store) -> None:
     _, shortage = shortage_in(world, store)
-    shortage.look([TWO_NODES], FIXED, world.nodes)
+    shortage.update([TWO_NODES], FIXED, world.nodes)
     world.clock.sleep(ROOM_S - 1.0)
-    shortage.look([TWO_NODES], FIXED, world.nodes)
+    shortage.update([TWO_NODES], FIXED, world.nodes)
     (wait,) = shortage.waits(world.nodes, FIXED)
     assert wait == WaitForNodes(TWO_NODES, ROOM_S - 1.0, ROOM_S, "it has no autoscaler")
     assert not wait.is_over
@@ -53,19 +53,19 @@ def test_with_an_autoscaler_a_wait_begins_once_nodes_were_asked_for(
     world: World, store: Store
 ) -> None:
     _, shortage = shortage_in(world, store)
-    shortage.look([TWO_NODES], GROWING, world.nodes)
+    shortage.update([TWO_NODES], GROWING, world.nodes)
     assert not shortage.exists
     shortage.asked_for = {TWO_NODES}
-    shortage.look([TWO_NODES], GROWING, world.nodes)
+    shortage.update([TWO_NODES], GROWING, world.nodes)
     shortage.asked_for = set()
     world.clock.sleep(3.0)
-    shortage.look([TWO_NODES], GROWING, world.nodes)
+    shortage.update([TWO_NODES], GROWING, world.nodes)
     assert [wait.waited_s for wait in shortage.waits(world.nodes, GROWING)] == [3.0]
 
 
 def test_more_nodes_than_allowed_are_not_waited_for(world: World, store: Store) -> None:
     _, shortage = shortage_in(world, store, most_nodes=1)
-    shortage.look([TWO_NODES], GROWING, world.nodes)
+    shortage.update([TWO_NODES], GROWING, world.nodes)
     (wait,) = shortage.waits(world.nodes, GROWING)
     assert wait.is_over
     assert wait.reason == "it takes 2 nodes where --max-nodes allows 1"
@@ -75,8 +75,8 @@ def test_what_nodes_held_once_waits_until_a_lost_node_is_back(world: World, stor
     _, shortage = shortage_in(world, store)
     seen, placed = TWO_NODES, EIGHT_GPUS
     shortage.note_placed(placed)
-    shortage.look([seen], FIXED, [node("a"), node("b")])
-    shortage.look([seen, placed], FIXED, [])
+    shortage.update([seen], FIXED, [node("a"), node("b")])
+    shortage.update([seen, placed], FIXED, [])
     assert [wait.limit_s for wait in shortage.waits([], FIXED)] == [RETURN_S, RETURN_S]
 
 
@@ -85,19 +85,19 @@ def test_a_wait_begins_anew_after_a_pause(
 ) -> None:
     context, shortage = shortage_in(world, store)
     shortage.asked_for = {TWO_NODES}
-    shortage.look([TWO_NODES], GROWING, world.nodes)
+    shortage.update([TWO_NODES], GROWING, world.nodes)
     shortage.asked_for = set()
     with monkeypatch.context() as paused:
         paused.setattr(context.breakers, "paused", lambda: True)
-        shortage.look([TWO_NODES], GROWING, world.nodes)
+        shortage.update([TWO_NODES], GROWING, world.nodes)
     assert not shortage.exists
-    shortage.look([TWO_NODES], GROWING, world.nodes)
+    shortage.update([TWO_NODES], GROWING, world.nodes)
     assert not shortage.exists, "nodes must be asked for again first"
 
 
 def test_what_is_given_up_waits_no_longer(world: World, store: Store) -> None:
     _, shortage = shortage_in(world, store)
-    shortage.look([EIGHT_GPUS, TWO_NODES], FIXED, [])
+    shortage.update([EIGHT_GPUS, TWO_NODES], FIXED, [])
     shortage.give_up(EIGHT_GPUS)
     assert [wait.resources for wait in shortage.waits([], FIXED)] == [TWO_NODES]
 
