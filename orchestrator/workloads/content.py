@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from orchestrator.base.errors import InputError
+from orchestrator.results.ids import content_digest
 from orchestrator.spec.load import TOKENS_PER_WORD
-from orchestrator.workloads.endless_text import EndlessText
+from orchestrator.workloads.endless_text import EndlessText, token_ids
 from orchestrator.workloads.kind import Part, Prompter, TokenIds
 
 # Token ids for an unknown model. Control tokens sit below 1,000 (Mistral's tekken reserves exactly
@@ -151,7 +154,7 @@ class IdSlices:
 
     def __init__(self, tokenizer: Any, text: str) -> None:
         self._tokenizer = tokenizer
-        self._ids = np.array(tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.int32)
+        self._ids = _ids_of(_TokenizedText.by(tokenizer, text))
 
     def make(self, rng: np.random.Generator, tokens: int) -> Part:
         start = int(rng.integers(len(self._ids)))
@@ -177,7 +180,7 @@ class TextSlices:
         """``words``: of one token each, whatever stands before them."""
         self._tokenizer = tokenizer
         self._words = words
-        self._text = EndlessText.of(tokenizer, text)
+        self._text = _endless(_TokenizedText.by(tokenizer, text))
         # Tokens of a slice beside those that the text has there: some tokenizers put one before every
         # text. None: they differ from slice to slice, so each has to be counted.
         self._added: int | None = 0
@@ -267,6 +270,30 @@ class WordSlices:
 
     def slices(self, text: str) -> Prompter:
         return WordSlices(text)
+
+
+@dataclass(frozen=True, slots=True)
+class _TokenizedText:
+    """A text and what splits it into tokens. Equal ones have equal tokens."""
+
+    text: str
+    tokenizer_digest: str
+    tokenizer: Any = field(compare=False)
+
+    @classmethod
+    def by(cls, tokenizer: Any, text: str) -> _TokenizedText:
+        return cls(text, content_digest(tokenizer.to_str().encode()), tokenizer)
+
+
+# Encoding a text of 64 MiB takes a minute of a core, so it is done once, not for every point.
+@lru_cache(maxsize=2)
+def _ids_of(content: _TokenizedText) -> TokenIds:
+    return token_ids(content.tokenizer, content.text)
+
+
+@lru_cache(maxsize=2)
+def _endless(content: _TokenizedText) -> EndlessText:
+    return EndlessText.of(content.tokenizer, content.text)
 
 
 def _tokens_of(tokenizer: Any, text: str) -> int:

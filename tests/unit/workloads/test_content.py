@@ -31,6 +31,7 @@ from orchestrator.workloads.content import (
     local_tokenizer,
     prompter,
 )
+from orchestrator.workloads.endless_text import token_ids
 
 TEXT = [
     (
@@ -183,6 +184,26 @@ def test_texts_of_a_tokenizer_are_counted_by_it() -> None:
 # -- slices of a text
 
 PROSE = "The quick brown fox, it is said, jumps over the lazy dog.\n\nThen - 12 days later - " * 30
+
+
+def test_a_text_is_encoded_once_for_all_points(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded: list[str] = []
+
+    def ids_of(tokenizer: Any, text: str) -> Any:
+        encoded.append(text)
+        return token_ids(tokenizer, text)
+
+    monkeypatch.setattr("orchestrator.workloads.content.token_ids", ids_of)
+    text = PROSE + "once"
+    first, second = (
+        RandomIds((0, 9), load_tokenizer(str(folder))).slices(text) for point in range(2)
+    )
+    assert np.array_equal(first.make(rng(), 50), second.make(rng(), 50))
+    assert encoded == [text]
+    RandomIds((0, 9), load_tokenizer(str(folder))).slices(text + " more")
+    assert encoded == [text, text + " more"]
 
 
 def test_slices_as_ids_are_rows_of_the_text_and_begin_again_after_its_end(folder: Path) -> None:

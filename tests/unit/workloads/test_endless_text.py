@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from orchestrator.base.errors import InputError
-from orchestrator.workloads.endless_text import EndlessText
+from orchestrator.workloads.endless_text import EndlessText, token_ids
 
 PROSE = (
     "The quick fox, it is said, jumps over the dog.\n\nThen - 12 days later - it, too, sleeps.\n"
@@ -99,12 +99,43 @@ def test_a_text_is_not_cut_within_a_token() -> None:
 
 @pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.parametrize("characters", [40, 100, 1_000])
-def test_a_text_that_is_encoded_in_pieces_has_the_same_places(name: str, characters: int) -> None:
+@pytest.mark.parametrize("section_characters", [150, 400, 1_000_000])
+def test_a_text_that_is_encoded_in_pieces_has_the_same_places(
+    name: str, characters: int, section_characters: int
+) -> None:
     tokenizer, text = TEXTS[name]
-    in_pieces = EndlessText.of(tokenizer, text, piece_characters=characters)
+    in_pieces = EndlessText.of(tokenizer, text, characters, section_characters)
     whole = ENDLESS[name]
     assert in_pieces.places.tolist() == whole.places.tolist()
     assert in_pieces.tokens_before.tolist() == whole.tokens_before.tolist()
+
+
+@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("characters", [40, 100, 1_000, 1_000_000])
+@pytest.mark.parametrize("section_characters", [150, 400, 1_000_000])
+def test_the_tokens_of_a_text_in_pieces_are_those_of_all_of_it(
+    name: str, characters: int, section_characters: int
+) -> None:
+    tokenizer, text = TEXTS[name]
+    whole = tokenizer.encode(text, add_special_tokens=False).ids
+    assert token_ids(tokenizer, text, characters, section_characters).tolist() == whole
+
+
+def test_a_long_text_is_encoded_in_pieces() -> None:
+    """An encoding takes a hundred times its text."""
+
+    class Measured:
+        longest = 0
+
+        def encode(self, text: str, **options: Any) -> Any:
+            self.longest = max(self.longest, len(text))
+            return GPT_2.encode(text, **options)
+
+    measured = Measured()
+    text = PROSE * 700
+    ids = token_ids(measured, text)
+    assert len(ids) == count(GPT_2, text)
+    assert measured.longest == 100_000 < len(text) / 4
 
 
 def test_a_single_word_is_repeated() -> None:
