@@ -75,7 +75,7 @@ def import_results(
     from orchestrator.exchange.importing import ImportNames, check_place, read_files, store_points
     from orchestrator.report.imported_text import import_text
     from orchestrator.report.text import echo
-    from orchestrator.results.location import check_answers
+    from orchestrator.results.location import check_answers, uri_inside
     from orchestrator.results.pandas_hook import leave_pandas_out
     from orchestrator.results.store import Store
 
@@ -87,7 +87,7 @@ def import_results(
     store.check_writable()
     stored = store_points(store, files, ImportNames(deployment, workload))
     summaries = [_summary(file) for file in stored]
-    for line in import_text(summaries, f"{store.uri}/{store.experiment}"):
+    for line in import_text(summaries, uri_inside(store.uri, store.experiment)):
         echo(line)
     return 0
 

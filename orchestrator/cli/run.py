@@ -182,7 +182,7 @@ def run(
     from orchestrator.cluster.open_cluster import LOCAL
     from orchestrator.plan.cost import PlanEstimate
     from orchestrator.plan.verdict import models_left_behind
-    from orchestrator.results.location import check_answers
+    from orchestrator.results.location import check_answers, uri_inside
     from orchestrator.results.store import Store
 
     plan = planned(experiment, allow_impossible)
@@ -224,7 +224,7 @@ def run(
             live.print_line(
                 f"note: why they are impossible: orchestrator plan {shlex.quote(str(experiment))}"
             )
-        live(Phase(SWEEP, SweepStep.CHECK_RUNS, f"{store.uri}/{plan.name}"))
+        live(Phase(SWEEP, SweepStep.CHECK_RUNS, uri_inside(store.uri, plan.name)))
         options = _where_options(address, max_nodes)
         with ActiveRun(Runs(store.uri, plan.name), stop, live, options=options) as active:
             active(Phase(SWEEP, SweepStep.JOIN_CLUSTER, address or "that runs, or a new one here"))

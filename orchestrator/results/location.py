@@ -86,6 +86,12 @@ class Location:
         return _gcs(options) if self.scheme == "gs" else _s3(self.path, options)
 
 
+def uri_inside(uri: str, name: str) -> str:
+    """The URI of what is stored by this name in the folder of ``uri``. Options stay at its end."""
+    folder, separator, options = uri.partition("?") if "://" in uri else (uri, "", "")
+    return f"{folder}/{name}{separator}{options}"
+
+
 def check_answers(uri: str, limit_s: float = ANSWER_LIMIT_S) -> None:
     """Checks that an object store answers, and that a local path is no file, before a command uses it.
 

@@ -23,7 +23,7 @@ from orchestrator.results.blobs import UNFINISHED, Blobs, drop_unfinished
 from orchestrator.results.computed_cache import ComputedRows
 from orchestrator.results.ids import new_ulid, safe_name
 from orchestrator.results.lazy_rows import LazyRows
-from orchestrator.results.location import parse_location
+from orchestrator.results.location import parse_location, uri_inside
 from orchestrator.results.manifest import (
     DROPPABLE,
     FOLDERS,
@@ -236,7 +236,7 @@ class Store:
         Returns where.
         """
         self._blobs.put(self._key("report.html"), html)
-        return f"{self.uri}/{self.experiment}/report.html"
+        return uri_inside(self.uri, f"{self.experiment}/report.html")
 
     def plan(self) -> str | None:
         """The text of plan.json, even if damaged; None when there is none."""

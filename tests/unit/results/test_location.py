@@ -18,6 +18,7 @@ from orchestrator.results.location import (
     Location,
     check_answers,
     parse_location,
+    uri_inside,
 )
 
 
@@ -232,3 +233,16 @@ def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     for place in (file, file / "below"):
         with pytest.raises(InputError, match=r"notes.txt is a file, and results are in a folder"):
             check_answers(str(place))
+
+
+@pytest.mark.parametrize(
+    ("uri", "inside"),
+    [
+        ("/results", "/results/exp/report.html"),
+        ("/what?/results", "/what?/results/exp/report.html"),
+        ("s3://bucket/a", "s3://bucket/a/exp/report.html"),
+        ("s3://bucket/a?scheme=http", "s3://bucket/a/exp/report.html?scheme=http"),
+    ],
+)
+def test_options_of_a_uri_stay_at_its_end(uri: str, inside: str) -> None:
+    assert uri_inside(uri, "exp/report.html") == inside
