@@ -45,6 +45,7 @@ from orchestrator.report.documents.comparison_defaults import ACROSS, EACH_PART
 from orchestrator.results.records import Figures, RequestTotals
 from orchestrator.results.stored_json import parsed_load, parsed_workload
 from orchestrator.spec.load import Slo, Workload
+from orchestrator.spec.settings import EngineSettings
 
 ATTAINMENT = "attainment"
 RATES = tuple(name for name in Figures.__slots__ if name.endswith("_throughput"))
@@ -455,9 +456,12 @@ def _workload_alike(question: Question | None, name: str) -> dict[str, Any]:
 
 
 def _check_across(across: Sequence[str], points: Sequence[_KeyedPoint]) -> None:
+    """Raises InputError for a name that no point has and that is no setting of an engine. Settings
+    that both sides leave open do not differ, so they may be named.
+    """
     known = {name for point in points for name in point.settings}
     for name in across:
-        if name not in known and name not in ACROSS:
+        if name not in {*known, *ACROSS, *EngineSettings.model_fields}:
             raise InputError(f"--across: {unknown_name('setting', name, known)}")
 
 

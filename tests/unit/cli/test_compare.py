@@ -171,6 +171,12 @@ def test_points_of_a_deployment_without_partners_stand_in_one_line(
     assert alone == ["NEW only: emulator (chat 4 in flight, chat 16 in flight, chat 32 in flight)"]
 
 
+def test_a_setting_that_both_sweeps_leave_open_may_be_named(base: str) -> None:
+    done = invoke("compare", base, base, "--across", "kv_cache_dtype")
+    assert done.status == 0
+    assert "same" in done.stdout
+
+
 def test_another_setting_is_named_and_may_be_compared_across(base: str, tmp_path: Path) -> None:
     other = Store.open(str(tmp_path / "other"), "exp")
     commit_starts(other, (100, 101), max_num_seqs=[32])
