@@ -32,6 +32,7 @@ COLUMNS = (
 NUMBERS = frozenset({"points", "weights", "KV tokens", "at once", "time"})
 # Columns that are left out, one after the other, if a terminal has no room for them beside labels.
 LEFT_OUT = ("at once", "KV tokens", "weights", "points")
+SHOWN_BY = "a wider terminal or --format json"
 LABEL_WIDTH = 24  # characters that labels get at least if they need them, whatever is left out
 GAP = 2  # characters between two columns
 MOST_LABELS = 8  # named with a reason; the others are counted
@@ -49,7 +50,11 @@ def show(estimate: PlanEstimate, console: Console) -> None:
     """Prints the table, below it why deployments are left out, and the sums."""
     deployments = estimate.plan.deployments
     rows = [_row(estimate, deployment) for deployment in deployments[:MOST_ROWS]]
-    console.print(_table(rows, console.width))
+    columns = _shown_columns(rows, console.width)
+    console.print(_table(rows, columns))
+    if left_out := _left_out_columns(rows, columns):
+        text = f"not shown: {', '.join(left_out)} ({SHOWN_BY} shows them)"
+        console.print(wrapped(text, console.width), style="dim", highlight=False, soft_wrap=True)
     if len(deployments) > MOST_ROWS:
         console.print(f"… and {len(deployments) - MOST_ROWS:,} more; --format json shows all")
     for reason, labels in _labels_by_reason(estimate.plan).items():
@@ -104,8 +109,7 @@ def memory_cells(memory: PredictedMemory) -> dict[str, str]:
     return {"weights": weights, "KV tokens": tokens, "at once": at_once}
 
 
-def _table(rows: Sequence[_PlannedRow], width: int) -> Table:
-    columns = _shown_columns(rows, width)
+def _table(rows: Sequence[_PlannedRow], columns: Sequence[str]) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, GAP, 0, 0))
     for name in columns:
         table.add_column(
@@ -139,6 +143,12 @@ def _shown_columns(rows: Sequence[_PlannedRow], width: int) -> list[str]:
             break
         shown.remove(name)
     return shown
+
+
+def _left_out_columns(rows: Sequence[_PlannedRow], shown: Sequence[str]) -> list[str]:
+    """The columns that have something to say and for which there was no room."""
+    left_out = [name for name in COLUMNS if name not in shown]
+    return [name for name in left_out if any(row.cells[name] for row in rows)]
 
 
 def _labels_by_reason(plan: Plan) -> dict[str, list[str]]:

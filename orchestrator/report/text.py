@@ -17,6 +17,7 @@ import click
 
 from orchestrator.analysis.intervals import CONFIDENCE_OF_MODEL, Interval
 from orchestrator.analysis.metrics import are_too_few
+from orchestrator.base.text import counted
 from orchestrator.results.records import Distribution
 
 WIDTH = 120  # where there is no terminal, and COLUMNS is not set
@@ -177,12 +178,14 @@ def _safe(cell: str | Cell) -> Cell:
 def left_out_text(columns: Sequence[Column], shown_by: str, width: int) -> str:
     """``not shown: e2e_ms.p50, e2e_ms.p99 (--columns shows them)``, in one line of this width."""
     names = [column.name_or_title for column in columns]
+    text = ""
     for shown in range(len(names), 0, -1):
         more = f" and {len(names) - shown} more" if shown < len(names) else ""
         text = f"not shown: {', '.join(names[:shown])}{more} ({shown_by} shows them)"
         if len(text) <= width:
             return text
-    return cut(text, width)
+    number = f"not shown: {counted(len(names), 'column')} ({shown_by} shows them)"
+    return number if len(number) <= width else cut(text, width)
 
 
 def output_width(err: bool = False) -> int:

@@ -61,6 +61,14 @@ def test_figures_make_room_for_labels_on_a_narrow_terminal() -> None:
     assert narrow.split()[-1] == "time"
 
 
+def test_a_narrow_terminal_says_which_columns_it_has_no_room_for() -> None:
+    plan = predicting(MEMORY, None)
+    assert "not shown" not in shown(plan, 120)
+    line = next(line for line in shown(plan, 60).splitlines() if line.startswith("not shown"))
+    assert line.startswith("not shown: ")
+    assert "at once" in line
+
+
 def test_each_reason_and_remark_is_printed_once_with_the_labels_it_is_about() -> None:
     impossible: dict[str, Any] = {
         "status": "impossible",

@@ -79,6 +79,8 @@ def test_the_column_of_the_highest_rank_goes_first_and_a_line_says_which() -> No
     assert note == "not shown: ttft_ms.p50 (a wider terminal shows them)"
     *_, row, note = shown(50)
     assert row.endswith("1,612     26.1")
+    assert note == "not shown: 2 columns (a wider terminal shows them)"
+    *_, note = shown(40)
     assert note.startswith("not shown: tokens/s.lower")
 
 
@@ -110,6 +112,13 @@ def test_names_of_columns_that_are_left_out_fit_a_line() -> None:
     text = left_out_text(columns, "--columns", 60)
     assert text == "not shown: latency_0.p50 and 8 more (--columns shows them)"
     assert len(left_out_text(columns, "--columns", 30)) <= 30
+
+
+def test_columns_that_are_left_out_are_counted_where_not_even_one_name_fits() -> None:
+    columns = [Column("x", name="attainment.lower"), *[Column("y", name="starts")] * 6]
+    shown_by = "a wider terminal or --format json"
+    text = left_out_text(columns, shown_by, 80)
+    assert text == f"not shown: 7 columns ({shown_by} shows them)"
 
 
 def test_a_cut_line_ends_in_an_ellipsis() -> None:
