@@ -29,9 +29,11 @@ Examples:
 DETAILS = """
 For each deployment: the highest measured load at which enough requests met every limit (attainment counts all
 requests, errors included), and the output tokens per second there. If capacities were searched, the claimed load.
+
 Without --slo the experiment file's limits apply. Any others are checked against the stored requests: limits on ttft,
 tpot, e2e, itl_p99 and normalized_ttft, each also as a percentile (ttft_p95), and attainment.
 Without any, deployments that got all requests at once are ranked by throughput alone.
+
 Intervals are 95 % intervals. "not the limit" beside a load: no higher one was shown to fail, so it may hold more.
 The bar shows the throughput beside the best one's. A wide terminal has more columns, and --format json has everything.
 Compared are only points that the experiment's current plan asks for, of the same model under the same load.

@@ -192,8 +192,8 @@ OTHER_NAMES = {
     "--budget",
     metavar="TIME",
     help=(
-        "How long --find-capacity may search: 5m give an estimate, 30m mostly a confirmed claim, 2h "
-        "a more precise one. Default: 10m."
+        "How long --find-capacity may search; docs/explained/capacity-search.md says what comes of "
+        "it. Default: 10m."
     ),
 )
 @click.option(

@@ -19,10 +19,11 @@ Examples:
 DETAILS = """
 The page is that of `report`, and updates itself: what is measured appears within about 2 s from a folder and about
 10 s from an object store. The command only reads, so it may run wherever the results can be read, and before the sweep
-begins. With a --host beyond loopback, requests need a token: the one in ORCHESTRATOR_WATCH_TOKEN, else a new one, which
+begins. Ctrl-C ends it. docs/grafana-dashboard.json is a dashboard over /metrics.
+
+With a --host beyond loopback, requests need a token: the one in ORCHESTRATOR_WATCH_TOKEN, else a new one, which
 is part of the printed address; Prometheus sends it as a bearer token. It is plain HTTP: who can read the network
 can read the token and the results, so serve only trusted networks, or put a proxy that speaks TLS in front.
-docs/grafana-dashboard.json is a dashboard over /metrics. Ctrl-C ends it.
 """
 
 

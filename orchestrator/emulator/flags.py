@@ -59,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add = result.add_argument
     add("-h", "--help", "--help-all", action="help", help="show this message and exit")
-    add("--host", default="127.0.0.1")
+    add("--host", default="127.0.0.1", help="address to listen on; default 127.0.0.1")
     add("--port", type=int, default=8000, help="default 8000; 0 takes a free one")
     add("--profile", help="a profile file, or a name such as H100-80GB/Llama-3.1-8B")
     add(

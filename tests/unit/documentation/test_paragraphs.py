@@ -14,12 +14,7 @@ MOST_WORDS = 120
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 BULLET = re.compile(r"(?:[-*]|\d+\.) ")
 TARGET = re.compile(r"\]\([^)]*\)")
-MADE_OF_THE_CODE = {DOCS / "reference" / "commands.md"}  # the texts of `--help`
-PAGES = [
-    page
-    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md")))
-    if page not in MADE_OF_THE_CODE
-]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 
 
 def passages(text: str) -> Iterator[str]:
