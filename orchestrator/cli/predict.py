@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from orchestrator.base.text import counted
 
 if TYPE_CHECKING:
     from orchestrator.predict.fit import Fit
@@ -66,6 +68,7 @@ def fit(
 
     from orchestrator.emulator.profile import load_profile
     from orchestrator.predict.fit import fit as fit_model
+    from orchestrator.report.text import echo, output_width
 
     fitted = fit_model(results_uri, load_profile(profile), engine, with_emulated=emulated)
     content = fitted.profile.model_dump(mode="json", exclude_defaults=True)
@@ -74,44 +77,51 @@ def fit(
         click.echo(text, nl=False)
     else:
         output.write_text(text, encoding="utf-8")
-    for line in fit_lines(fitted):
-        click.echo(line, err=True)
+    for line in fit_lines(fitted, output_width(err=True)):
+        echo(line, err=True)
     if output is not None:
         place = shlex.quote(str(output.absolute()))
         click.echo(f"next: predictions: {{profile: {place}}} in the experiment file", err=True)
     return 0
 
 
-def fit_lines(fitted: Fit) -> Iterator[str]:
+def fit_lines(fitted: Fit, width: int) -> Iterator[str]:
     """The lines on a fit.
 
-    They have the errors by sample and by field, the constants, the errors before and after the fit,
-    and those of samples that were held out of it.
+    A table of this width has the errors by sample and by field, those before and after the fit, and
+    those of samples that were held out of it. The constants follow.
     """
-    for name, errors in fitted.by_sample.items():
-        yield f"{name}: {_percentages(errors)}"
+    from orchestrator.report.text import Column, table
+
+    samples = counted(len(fitted.by_sample), "sample")
+    errors_by_row = dict(fitted.by_sample)
     for field, groups in fitted.by_field.items():
-        for value, errors in groups.items():
-            yield f"{field} {value}: {_percentages(errors)}"
+        errors_by_row |= {f"{field} {value}, median": errors for value, errors in groups.items()}
+    errors_by_row[f"{samples}, median"] = fitted.error
+    errors_by_row["before, with typical constants"] = fitted.error_before
+    if fitted.held_out_error is not None:
+        errors_by_row["of samples held out of the fit"] = fitted.held_out_error
+    yield "error of the fitted model, beside what was measured:"
+    figures = list(fitted.error)
+    columns = [Column("sample", fold=True), *(Column(name.replace("_", " ")) for name in figures)]
+    rows = [
+        [name, *(f"{errors[figure]:.1%}" for figure in figures)]
+        for name, errors in errors_by_row.items()
+    ]
+    yield from table(columns, rows, width)
+    if fitted.held_out_error is None:
+        yield "of samples held out of the fit: too few samples"
     constants = fitted.profile.constants
     fitted_constants = [
         f"{name} {getattr(constants, name):.3g} ± {spread:.0%}"
         for name, spread in fitted.calibration.spread.items()
+        if name not in fitted.calibration.undetermined
     ]
-    yield f"fitted: {', '.join(fitted_constants)}"
+    yield f"fitted: {', '.join(fitted_constants) or 'none'}"
     undetermined = ", ".join(fitted.calibration.undetermined)
     if undetermined:
         yield f"not told by these measurements, so as typical: {undetermined}"
-    yield f"median error before, with typical constants: {_percentages(fitted.error_before)}"
-    yield f"median error over {len(fitted.by_sample)} samples: {_percentages(fitted.error)}"
-    held_out_error = fitted.held_out_error
-    held_out = "too few samples" if held_out_error is None else _percentages(held_out_error)
-    yield f"of samples held out of the fit: {held_out}"
-    if max((held_out_error or fitted.error).values()) > LARGE_ERROR:
+    if max((fitted.held_out_error or fitted.error).values()) > LARGE_ERROR:
         problem = "this profile does not predict what it was not fitted on"
         advice = "look for the field above whose values differ, and fit those on their own"
         yield f"warning: {problem}: {advice}"
-
-
-def _percentages(errors: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {value:.1%}" for name, value in errors.items())

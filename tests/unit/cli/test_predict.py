@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import pytest
 import yaml
 
@@ -16,18 +17,22 @@ from tests.unit.cli.commands import invoke
 from tests.unit.predict.test_fit import measured
 
 
-def test_a_fit_writes_a_profile_that_the_emulator_takes(tmp_path: Path) -> None:
+def test_a_fit_writes_a_profile_that_the_emulator_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     output = tmp_path / "profile.yaml"
     results = measured(tmp_path / "results", (1,))
     done = invoke("predict", "fit", results, "--output", str(output))
     assert done.status == 0
-    assert "median error before, with typical constants: ttft_p50" in done.stderr
+    assert "before, with typical constants" in done.stderr
+    assert max(map(len, done.stderr.splitlines()[:-1])) <= 80
     assert done.stderr.endswith(
         f"next: predictions: {{profile: {output}}} in the experiment file\n"
     )
     assert "samples held out of the fit" in done.stderr
     fitted = yaml.safe_load(output.read_text())["fitted"]
-    assert f"so as typical: {', '.join(fitted['held'])}" in done.stderr
+    assert f"so as typical: {', '.join(fitted['held'])}" in " ".join(done.stderr.split())
     assert set(fitted["error"]) == set(FIGURES)
     assert load_profile(str(output)).accelerator == "H100-80GB"
 
@@ -44,19 +49,26 @@ def lines_of(error: float, held_out_error: float | None) -> list[str]:
         by_sample={"tp=1 4 req/s": {"ttft_p50": error}},
         by_field={"workload": {"chat": {"ttft_p50": error}}},
     )
-    return list(fit_lines(fitted))
+    return [click.unstyle(line) for line in fit_lines(fitted, 80)]
 
 
 def test_errors_are_printed_by_sample_and_by_field() -> None:
     assert lines_of(0.125, None) == [
-        "tp=1 4 req/s: ttft_p50 12.5%",
-        "workload chat: ttft_p50 12.5%",
+        "error of the fitted model, beside what was measured:",
+        " sample                          ttft p50",
+        " ────────────────────────────────────────",
+        " tp=1 4 req/s                       12.5%",
+        " workload chat, median              12.5%",
+        " 1 sample, median                   12.5%",
+        " before, with typical constants     50.0%",
+        "of samples held out of the fit: too few samples",
         "fitted: step 0.002 ± 10%",
         "not told by these measurements, so as typical: overlap",
-        "median error before, with typical constants: ttft_p50 50.0%",
-        "median error over 1 samples: ttft_p50 12.5%",
-        "of samples held out of the fit: too few samples",
     ]
+
+
+def test_the_errors_of_what_was_held_out_have_a_row() -> None:
+    assert " of samples held out of the fit     20.0%" in lines_of(0.125, 0.2)
 
 
 @pytest.mark.parametrize(
