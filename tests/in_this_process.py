@@ -38,8 +38,8 @@ def run_here(*argv: str, **env: str) -> Completed:
     """Runs a command of the program to its end. ``env``: variables that it has beside those of the
     tests.
     """
-    stdout = io.StringIO()
-    stderr = io.StringIO()
+    stdout = stream()
+    stderr = stream()
     with (
         unchanged_process(),
         patch.dict(os.environ, env),
@@ -49,7 +49,19 @@ def run_here(*argv: str, **env: str) -> Completed:
         pytest.raises(SystemExit) as ended,
     ):
         main()
-    return Completed(int(ended.value.code or 0), stdout.getvalue(), stderr.getvalue())
+    return Completed(int(ended.value.code or 0), text_of(stdout), text_of(stderr))
+
+
+def stream() -> io.TextIOWrapper:
+    """A stream that takes text, and bytes as those of a process do."""
+    return io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+
+
+def text_of(stream: io.TextIOWrapper) -> str:
+    """What was written to a stream."""
+    written = stream.buffer
+    assert isinstance(written, io.BytesIO)
+    return written.getvalue().decode()
 
 
 @contextmanager

@@ -331,23 +331,6 @@ def test_commands_that_are_not_run_have_options_and_files_that_exist(block: Bloc
                 assert (ROOT / word).exists(), word
 
 
-def examples() -> Iterator[list[str]]:
-    """The words of each command in the examples of all helps."""
-    context = click.Context(cli, info_name="orchestrator")
-    for name in COMMANDS:
-        text = getattr(cli.get_command(context, name), "examples", "")
-        for line in text.replace("\\\n", " ").splitlines():
-            if "orchestrator" in line:
-                yield shlex.split(line.partition("|")[0], comments=True)
-
-
-@pytest.mark.parametrize("words", list(examples()), ids=" ".join)
-def test_the_examples_of_a_help_have_options_that_exist(words: list[str]) -> None:
-    argv = of_this_program(words)
-    assert argv
-    parse(argv)
-
-
 def takes_options(command: list[str]) -> None:
     """Lets a script parse options, after which it prints its help. Fails where it refuses them."""
     done = subprocess.run(
