@@ -169,7 +169,8 @@ def efficiency_of(
 
 def _checks(result: Efficiency, counted: CountedShares) -> Iterator[EfficiencyNote]:
     """Where the counters of the engine or of the GPU say something else."""
-    flops_s, bytes_s = result.engine_flops_s, result.engine_bytes_s
+    flops_s = result.engine_flops_s
+    bytes_s = result.engine_bytes_s
     if flops_s is not None and not _near(flops_s, result.flops_s, result.flops_s):
         yield EfficiencyNote.ENGINE_FLOPS_DIFFER
     if bytes_s is not None and not _near(bytes_s, result.bytes_s.lower, result.bytes_s.upper):
@@ -231,7 +232,8 @@ def _bytes_per_device(
     With pipeline stages up to ``stages`` micro-batches are in flight, and each pass of one makes
     every weight be read. Fewer than one running request means that the devices idle in between.
     """
-    step, routing = work.step, work.step.routing
+    step = work.step
+    routing = work.step.routing
     output_s = served.output_tokens_s / work.data_ranks
     computed_s = served.input_tokens_s * (1 - served.hit_share) / work.data_ranks
     micro_batches = min(work.stages, running)

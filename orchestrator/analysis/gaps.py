@@ -131,7 +131,8 @@ def _weighted_gaps(block: TokenEventBlock, rows: Bools) -> list[_WeightedGaps]:
 
     A gap before a chunk of k tokens is split into k gaps, which differ by at most 1 us.
     """
-    gaps_us, tokens = block.gaps_us, block.tokens
+    gaps_us = block.gaps_us
+    tokens = block.tokens
     if not rows.all():
         is_chosen = np.repeat(rows, block.lengths)
         gaps_us = gaps_us[is_chosen]

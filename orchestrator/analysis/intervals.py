@@ -176,7 +176,8 @@ def share_interval(repeats: Sequence[Bools], starts: Sequence[int] = ()) -> Inte
     ratio = _ratio(batches, starts)
     if ratio is None:
         return None
-    share, n = ratio.estimate, ratio.size
+    share = ratio.estimate
+    n = ratio.size
     binomial_variance = share * (1 - share) / n
     effect = 1.0
     if binomial_variance > 0:
@@ -308,7 +309,8 @@ def _totals_of_starts(totals: Batches, start_of_repeat: Ints, starts: Sequence[i
 
 def _variance(parts: Batches, ratio: float) -> float:
     """Variance of the ratio estimator: B/(B-1) * sum((a - ratio * s)^2) / sum(s)^2."""
-    amounts, sizes = parts.amounts, parts.sizes
+    amounts = parts.amounts
+    sizes = parts.sizes
     count = amounts.size
     if count < 2:
         return 0.0

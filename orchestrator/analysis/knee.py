@@ -44,7 +44,8 @@ def knees(points: Iterable[StoredPoint]) -> frozenset[str]:
     """
     curves: dict[tuple[str, str, str], list[_Level]] = {}
     for point in points:
-        head, throughput = point.head, point.figures.output_token_throughput
+        head = point.head
+        throughput = point.figures.output_token_throughput
         if throughput is not None and _shows_throughput(point):
             curve = curves.setdefault((head.deployment_id, head.workload, head.control), [])
             curve.append(_Level(head.level, throughput, head.point_id))

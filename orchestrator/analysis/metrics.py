@@ -261,7 +261,8 @@ def figures(observed: Observed) -> Figures:
     total_token_throughput is their sum. The last two are None where the tokens of a prompt are
     unknown.
     """
-    delivered, window_s = observed.delivered, observed.window_s
+    delivered = observed.delivered
+    window_s = observed.window_s
     total_tokens = delivered.output_tokens + delivered.input_tokens
     return Figures(
         requests=RequestTotals(
@@ -373,8 +374,10 @@ def _samples(columns: RequestArrays, chosen: Bools) -> Iterator[tuple[str, Float
     def positive(values: Floats) -> Floats:
         return np.where(values > 0, values, np.nan)
 
-    scheduled_ns, sent_ns = columns.scheduled_ns, columns.sent_ns
-    first_ns, last_ns = columns.first_ns, columns.last_ns
+    scheduled_ns = columns.scheduled_ns
+    sent_ns = columns.sent_ns
+    first_ns = columns.first_ns
+    last_ns = columns.last_ns
     prompt_tokens = positive(columns.input_tokens[chosen])
     intervals = positive(columns.intervals[chosen])
     yield "ttft_ms", between(scheduled_ns, first_ns) / 1e6

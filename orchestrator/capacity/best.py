@@ -196,7 +196,8 @@ def best(
 
 def group_of(point: StoredPoint) -> Group:
     """The group in which a point is shown; all checkpoints of one model stand together."""
-    head, deployment = point.head, point.deployment
+    head = point.head
+    deployment = point.deployment
     return Group(
         experiment=head.experiment,
         workload=head.workload,

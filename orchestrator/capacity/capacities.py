@@ -288,7 +288,8 @@ def _estimated(
     """
     estimated: list[_Estimated] = []
     for search in searched:
-        claim, estimate = search.claim, search.claim.estimate
+        claim = search.claim
+        estimate = search.claim.estimate
         if estimate is None or claim.status not in _UNFINISHED:
             continue
         probed = [
@@ -316,7 +317,8 @@ def _ranked_by_estimate(estimated: _Estimated, divisor: float) -> RankedDeployme
 
     Throughput is taken to be proportional to the load between the probed and the estimated level.
     """
-    estimate, level = estimated.estimate, estimated.point.head.level
+    estimate = estimated.estimate
+    level = estimated.point.head.level
     ranked = _ranked(estimated.point, (), divisor, lower_bound_only=False, claim=estimated.claim)
     rate = estimated.point.output_token_throughput()
     assert rate is not None  # see _has_figures

@@ -215,7 +215,8 @@ FORMAT = GuideLlm()
 def _points(document: Any) -> list[ImportedPoint]:
     """Raises UnreadableFile for a version that is not known, and for a report that is damaged."""
     metadata = document["metadata"]
-    version, report_version = metadata["guidellm_version"], metadata.get("version")
+    version = metadata["guidellm_version"]
+    report_version = metadata.get("version")
     is_known = isinstance(version, str) and version.startswith(VERSIONS)
     if not is_known or report_version != REPORT_VERSION:
         raise UnreadableFile(
@@ -338,7 +339,8 @@ def _requests(benchmark: _Benchmark, begin_s: float) -> tuple[ImportedRequest, .
     Those that were under way when the benchmark ended are no failures, and are left out.
     """
     totals = benchmark.metrics.request_totals
-    answered, failed = benchmark.requests.successful, benchmark.requests.errored
+    answered = benchmark.requests.successful
+    failed = benchmark.requests.errored
     if len(answered) < totals.successful or len(failed) < totals.errored:
         return ()
     requests = [_request(request, begin_s, is_failed=False) for request in answered]

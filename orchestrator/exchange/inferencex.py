@@ -68,7 +68,8 @@ def _reason_to_leave_out(point: StoredPoint) -> str | None:
 
 
 def _row(point: StoredPoint) -> dict[str, object]:
-    deployment, figures = point.deployment, point.figures
+    deployment = point.deployment
+    figures = point.figures
     settings = deployment.settings
     shards = _number(settings, "tensor_parallel_size")
     copies = _number(settings, "data_parallel_size")

@@ -226,8 +226,11 @@ def _end_unix_ns(date: str) -> int:
 
 def _requests(result: _Result) -> list[ImportedRequest]:
     """The requests of a detailed result. Raises UnreadableFile where the lists do not fit."""
-    inputs, outputs, firsts = result.input_lens, result.output_lens, result.ttfts
-    starts, gaps = result.start_times, result.itls
+    inputs = result.input_lens
+    outputs = result.output_lens
+    firsts = result.ttfts
+    starts = result.start_times
+    gaps = result.itls
     lists: dict[str, Sequence[object] | None] = {
         "input_lens": inputs,
         "output_lens": outputs,

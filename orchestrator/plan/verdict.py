@@ -34,7 +34,9 @@ def judge(
     """
     if candidate.excluded_by is not None:
         return Feasibility("excluded", (f"by the rule: {candidate.excluded_by}",))
-    settings, engine, hardware = candidate.settings, candidate.engine, candidate.hardware
+    settings = candidate.settings
+    engine = candidate.engine
+    hardware = candidate.hardware
     reasons = part_problems(settings, engine, hardware)
     if not reasons and engine.launches:
         reasons = placement_problems(settings, hardware, cluster_nodes)

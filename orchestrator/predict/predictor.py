@@ -291,7 +291,8 @@ class Predictor:
         """The model of a deployment, without what predictions do not depend on. Raises
         NotPredictable, and NoRow if the tables do not cover it.
         """
-        settings, hardware = configuration.settings, configuration.hardware
+        settings = configuration.settings
+        hardware = configuration.hardware
         model = self._step_model(configuration, tables)
         rank = model.rank
         if rank.drafts is not None:
@@ -379,7 +380,8 @@ class Predictor:
         """The experiment's fitted profile if it suits the deployment, else constants that were
         fitted to published points. Raises NotPredictable.
         """
-        settings, hardware = configuration.settings, configuration.hardware
+        settings = configuration.settings
+        hardware = configuration.hardware
         facts = model_facts(settings.model, settings.revision, settings.hf_overrides)
         if facts is None:
             raise NotPredictable(f"nothing is known of {settings.model} (no config.json at hand)")
