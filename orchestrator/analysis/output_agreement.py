@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from itertools import takewhile
+from typing import NamedTuple
 
 from orchestrator.analysis.broken_output import broken_output
 from orchestrator.analysis.deployments import StoredDeployment, stored_deployment
@@ -187,22 +188,28 @@ def reference(
     current = [launch for launch in unquantized if launch.deployment.deployment_id in planned]
     candidates = current or unquantized
     if candidates:
-        return min(candidates, key=_plainness)
+        return min(candidates, key=_complexity)
     return with_output[0] if with_output else None
 
 
-def _plainness(launch: AnsweredLaunch) -> tuple[bool, bool, int, int]:
-    """A sort key that puts plainer deployments first.
-
-    It prefers deployments that report token ids, then a KV cache of the model's type, then fewer
-    devices, then fewer settings.
+class _Complexity(NamedTuple):
+    """How far a deployment is from a plain one: the smaller, the plainer, by the first field in
+    which two deployments differ.
     """
+
+    lacks_token_ids: bool
+    has_other_kv_type: bool  # than the model's
+    devices: int
+    settings: int
+
+
+def _complexity(launch: AnsweredLaunch) -> _Complexity:
     deployment = launch.deployment
-    return (
-        not all(answer.token_ids for answer in launch.answers),
-        deployment.kv_cache_dtype not in (None, "auto"),
-        deployment.devices,
-        len(deployment.settings),
+    return _Complexity(
+        lacks_token_ids=not all(answer.token_ids for answer in launch.answers),
+        has_other_kv_type=deployment.kv_cache_dtype not in (None, "auto"),
+        devices=deployment.devices,
+        settings=len(deployment.settings),
     )
 
 

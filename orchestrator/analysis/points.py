@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -227,9 +227,15 @@ def deciding_test(tests: Sequence[Attained]) -> Attained | None:
     return min(tests, key=_margins)
 
 
-def _margins(test: Attained) -> tuple[float, float]:
-    """How far a share and the lower end of its interval lie above the target."""
-    return test.share.estimate - test.target, test.share.lower - test.target
+class _Margins(NamedTuple):
+    """How far a share, and the lower end of its interval, lie above the target."""
+
+    estimate: float
+    lower: float
+
+
+def _margins(test: Attained) -> _Margins:
+    return _Margins(test.share.estimate - test.target, test.share.lower - test.target)
 
 
 def attainment_of(tests: Sequence[Attained]) -> Interval | None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from types import MappingProxyType
+from typing import NamedTuple
 
 from orchestrator.analysis.deployments import ComparedModel, compared_model
 from orchestrator.analysis.output_agreement import NEAR_CHANCE, disagreement
@@ -386,11 +387,25 @@ def _ranking(
     return sorted(ranking, key=_place_in_ranking)
 
 
-def _place_in_ranking(ranked: RankedDeployment) -> tuple[bool, float, float, str]:
-    """Claims come first, since an estimate was not shown to hold; of equal ones the surer."""
+class _PlaceInRanking(NamedTuple):
+    """The order of a ranking: the smaller comes first, by the first field in which two deployments
+    differ. Claims come before estimates, which were not shown to hold.
+    """
+
+    is_estimate: bool
+    minus_value: float
+    minus_lower: float  # the lower bound of the throughput: of equal values, the surer comes first
+    label: str
+
+
+def _place_in_ranking(ranked: RankedDeployment) -> _PlaceInRanking:
     lower = ranked.throughput.lower
-    surely = 0.0 if math.isnan(lower) else lower
-    return ranked.is_estimate, -ranked.ranking_value, -surely, ranked.label
+    return _PlaceInRanking(
+        is_estimate=ranked.is_estimate,
+        minus_value=-ranked.ranking_value,
+        minus_lower=0.0 if math.isnan(lower) else -lower,
+        label=ranked.label,
+    )
 
 
 def _without_disagreeing(answer: DeploymentAnswer, slo: Slo) -> DeploymentAnswer:

@@ -18,6 +18,7 @@ import math
 import threading
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.points import StoredPoint
@@ -28,6 +29,13 @@ from orchestrator.capacity.dominance import SETTLED, ranking_level
 from orchestrator.capacity.estimate import Estimate
 from orchestrator.results.validity import SPOILT
 from orchestrator.spec.load import Level
+
+
+class Precedence(NamedTuple):
+    """How high a deployment stands: what was shown ranks above what is estimated."""
+
+    is_shown: bool
+    rank: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +62,9 @@ class Standing:
     estimate: Estimate | None = None
 
     @property
-    def order(self) -> tuple[bool, float]:
-        """Sort key: what was shown ranks above what is estimated."""
-        return self.is_shown, self.rank
+    def precedence(self) -> Precedence:
+        """How high it stands among others."""
+        return Precedence(self.is_shown, self.rank)
 
     @property
     def ended(self) -> "Standing":
@@ -339,7 +347,7 @@ class Standings:
     def _compute_lead(self, contest: Contest) -> Lead:
         standings = self._contests[contest]
         bar = max((standing.shown for standing in standings.values()), default=0.0)
-        leader = max(standings, key=lambda name: standings[name].order, default=None)
+        leader = max(standings, key=lambda name: standings[name].precedence, default=None)
         if leader is not None and not standings[leader].rank:
             leader = None
         leading = standings[leader] if leader is not None else UNKNOWN

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from orchestrator.base.errors import InputError
 from orchestrator.base.registry import did_you_mean
@@ -212,16 +213,23 @@ def _sorted(documents: Sequence[PointDocument], key: SortKey) -> list[PointDocum
         if value is None:
             without_value.append(document)
         else:
-            with_value.append((_rank(value), document))
+            with_value.append((_place_of(value), document))
     with_value.sort(key=lambda pair: pair[0], reverse=key.is_descending)
     return [document for _, document in with_value] + without_value
 
 
-def _rank(value: object) -> tuple[int, float, str]:
-    """A sort key that puts numbers before text, so that mixed values have an order."""
+class _PlaceOfValue(NamedTuple):
+    """The place of a value among mixed ones: numbers come before text."""
+
+    is_text: bool
+    number: float
+    text: str
+
+
+def _place_of(value: object) -> _PlaceOfValue:
     if isinstance(value, bool | int | float):
-        return (0, float(value), "")
-    return (1, 0.0, str(value))
+        return _PlaceOfValue(is_text=False, number=float(value), text="")
+    return _PlaceOfValue(is_text=True, number=0.0, text=str(value))
 
 
 def _shown(column: PointColumn) -> ShownColumn:

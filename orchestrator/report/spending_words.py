@@ -8,7 +8,7 @@ from operator import attrgetter
 
 from orchestrator.analysis.spending import ExperimentSpending
 from orchestrator.base.text import counted
-from orchestrator.report.column import ReportColumn
+from orchestrator.report.column import ReportColumn, Value
 from orchestrator.report.text import figure
 
 _PARTS = {
@@ -59,14 +59,18 @@ def spending_columns() -> dict[str, SpendingColumn]:
 
 def _columns() -> Iterator[SpendingColumn]:
     experiment = attrgetter("experiment")
-    yield ReportColumn("experiment", "", "name of the experiment", experiment, str, True)
+    yield _usual("experiment", "", "name of the experiment", experiment, str)
     total = attrgetter("spending.total")
-    yield ReportColumn("usd", "USD", "all devices while they were held", total, float, True)
+    yield _usual("usd", "USD", "all devices while they were held", total, float)
     for name, description in _DESCRIPTIONS.items():
-        value = attrgetter(f"spending.{name}")
-        yield ReportColumn(f"usd_{name}", "USD", description, value, float, True)
+        yield _usual(f"usd_{name}", "USD", description, attrgetter(f"spending.{name}"), float)
     priced = attrgetter("spending.priced")
     description = "engine starts with a price, whose time is known"
-    yield ReportColumn("priced_launches", "", description, priced, int, True)
-    launches = attrgetter("spending.launches")
-    yield ReportColumn("launches", "", "all engine starts", launches, int, True)
+    yield _usual("priced_launches", "", description, priced, int)
+    yield _usual("launches", "", "all engine starts", attrgetter("spending.launches"), int)
+
+
+def _usual(
+    name: str, unit: str, description: str, value: Value[SpendingRow], kind: type
+) -> SpendingColumn:
+    return ReportColumn(name, unit, description, value, kind, is_usual=True)

@@ -211,7 +211,10 @@ def _workloads(plan: Plan | None) -> Iterator[WorkloadDocument]:
 def verdict_counts(points: Iterable[StoredPoint]) -> Iterator[VerdictCount]:
     """How many points have each verdict, the commonest first."""
     by_verdict = values_by_key((_verdict(point), point) for point in points)
-    for verdict, alike in sorted(by_verdict.items(), key=lambda each: (-len(each[1]), each[0])):
+    in_order = sorted(by_verdict)
+    in_order.sort(key=lambda verdict: len(by_verdict[verdict]), reverse=True)
+    for verdict in in_order:
+        alike = by_verdict[verdict]
         yield VerdictCount(verdict, len(alike), _example(alike))
 
 

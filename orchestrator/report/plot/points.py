@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -235,6 +235,13 @@ def number_of(value: object) -> float:
     return float(value) if isinstance(value, int | float | np.number) else math.nan
 
 
+class _Precedence(NamedTuple):
+    """Which deployment is drawn first: the highest, by the first field in which two differ."""
+
+    is_on_frontier: bool
+    most_per_device: float
+
+
 def series_of(points: Sequence[PlottedPoint]) -> list[Series]:
     """The points by deployment, the best deployment first.
 
@@ -244,11 +251,11 @@ def series_of(points: Sequence[PlottedPoint]) -> list[Series]:
     groups = values_by_key((point.key, point) for point in points)
     frontier_ids = {id(point) for point in frontier_points(points)}
 
-    def order(group: Sequence[PlottedPoint]) -> tuple[bool, float]:
+    def precedence(group: Sequence[PlottedPoint]) -> _Precedence:
         is_on_frontier = any(id(point) in frontier_ids for point in group)
-        return (not is_on_frontier, -_most_per_device(group))
+        return _Precedence(is_on_frontier, _most_per_device(group))
 
-    ordered = sorted(groups.values(), key=order)
+    ordered = sorted(groups.values(), key=precedence, reverse=True)
     labels = _labels(ordered)
     series = []
     for rank, (label, group) in enumerate(zip(labels, ordered, strict=True)):

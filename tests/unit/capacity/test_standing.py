@@ -106,7 +106,7 @@ def test_an_estimate_ranks_below_every_claim() -> None:
     claim = replace(Claim(None, 0.0, 20.0, "budget", ()), estimate=expected)
     estimated = standing_of_rates(claim, 0.95, 1.0, is_over=False)
     assert (estimated.rank, estimated.is_shown) == (16.0, False)
-    assert estimated.order < searched(8.0, 12.0, "budget", over=False).order
+    assert estimated.precedence < searched(8.0, 12.0, "budget", over=False).precedence
 
 
 def test_a_search_that_no_load_helps_is_out() -> None:
