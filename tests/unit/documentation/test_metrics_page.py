@@ -10,6 +10,7 @@ import pytest
 
 from orchestrator.analysis.metrics import figures, observe
 from orchestrator.report.columns import point_columns
+from orchestrator.results.window import MeasuredWindow
 from tests.unit.documentation.pages import ROOT
 from tests.unit.results.builders import request, requests
 
@@ -33,7 +34,7 @@ def test_latencies_and_throughputs_have_formulas() -> None:
 # One request, times in ms.
 ONE = request(0, 20, sent_ms=30, first_ms=100, last_ms=400, tokens=7)
 VALUES = {"scheduled": 20, "sent": 30, "first": 100, "last": 400, "N": 7, "k": 1}
-WINDOW_NS = (0, 10**9)
+WINDOW = MeasuredWindow(0, 10**9)
 
 
 def latency_formulas(text: str) -> Iterator[tuple[str, str]]:
@@ -54,5 +55,5 @@ def test_the_formulas_of_latencies_are_read() -> None:
 
 @pytest.mark.parametrize("name", FORMULAS)
 def test_the_formula_of_a_latency_gives_what_is_computed(name: str) -> None:
-    computed = asdict(figures(observe(requests(ONE), None, WINDOW_NS)))
+    computed = asdict(figures(observe(requests(ONE), None, WINDOW)))
     assert eval(FORMULAS[name], {}, VALUES) == pytest.approx(computed[name]["mean"])
