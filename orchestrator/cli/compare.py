@@ -41,8 +41,8 @@ partner, and what is invalid on either side, is listed and fails nothing.
   undecided       both sides would need so many starts more than the one with
                   fewer has; with one start nothing is ever decided
   failed          NEW's engine failed or gave broken output; what a client or a
-                  neighbour distorted is no failure. Where it failed more requests
-                  than BASE's, that is listed; a limit (--slo) decides it
+                  neighbour distorted is no failure. Where it failed more
+                  requests than BASE's, that is listed; a limit (--slo) decides
 
 What counts is the engine start: ask for `repeats: 2` and `starts: 2` in the file, or more (docs/guides/compare-versions.md).
 A server that already ran, as `load` measures it, has one start.

@@ -29,9 +29,11 @@ Examples:
 DETAILS = """
 \b
 What is read, found by content and not by name:
-  vllm bench serve   --save-result, with --save-detailed or without; --append-result too
+  vllm bench serve   --save-result, with --save-detailed or without;
+                     --append-result too
   GuideLLM 0.8       JSON report; each of its benchmarks is a point
-  AIPerf 0.13        profile_export_aiperf.json, and profile_export.jsonl together with it
+  AIPerf 0.13        profile_export_aiperf.json, and profile_export.jsonl
+                     together with it
 
 Figures stay those of the tool, under its definitions, and are shown with its name (docs/guides/other-tools.md).
 They are ranked among themselves, never with what this program measured. A file imported twice counts once.

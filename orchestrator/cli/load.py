@@ -48,15 +48,17 @@ Examples:
 DETAILS = """
 \b
 More examples:
-  orchestrator load http://127.0.0.1:8000 --concurrency 8,32,128 --requests 500 \\
-      --input-tokens 512 --output-tokens 128 --slo "ttft<=500ms,tpot<=50ms"
-  orchestrator load https://host/v1 --model M --api chat --api-key-env MY_KEY --rate 2 \\
-      --requests 100 --input-tokens 200 --output-tokens 200 \\
+  orchestrator load http://127.0.0.1:8000 --concurrency 8,32,128 \\
+      --requests 500 --input-tokens 512 --output-tokens 128 \\
+      --slo "ttft<=500ms,tpot<=50ms"
+  orchestrator load https://host/v1 --model M --api chat --api-key-env MY_KEY \\
+      --rate 2 --requests 100 --input-tokens 200 --output-tokens 200 \\
       --tokenizer ./tokenizer.json --format json
   orchestrator load http://127.0.0.1:8000 --concurrency 8 --requests 500 \\
       --prompts prompts.jsonl --output-tokens 256
   orchestrator load http://127.0.0.1:8000 --rate 2 --duration 5m --turns 4 \\
-      --think-time 2s --shared-prefix 500x8 --input-tokens 100+-60 --output-tokens 50:300
+      --think-time 2s --shared-prefix 500x8 --input-tokens 100+-60 \\
+      --output-tokens 50:300
   orchestrator load http://127.0.0.1:8000 --trace mooncake.jsonl --speed-up 2
 
 \b
@@ -72,13 +74,14 @@ LENGTH is a number of tokens, 100:300 (uniform) or 200+-50 (log-normal: mean and
 then say where the search begins.
 
 \b
-A prompt file holds one prompt per line as text, JSON (one object per line, or all in one
-array), or is a table (CSV, Parquet) with a row per prompt; it may be gzipped. An object or
-row has one of
+A prompt file holds one prompt per line as text, JSON (one object per line, or
+all in one array), or is a table (CSV, Parquet) with a row per prompt; it may be
+gzipped. An object or row has one of
   "prompt"          the text
   "messages"        OpenAI's; sent up to the user's last message
   "conversations"   ShareGPT's; the user's first message is sent
-  "input_length"    a trace's; random tokens, with "hash_ids" for equal blocks of 512 or 16
+  "input_length"    a trace's; random tokens, with "hash_ids" for equal blocks
+                    of 512 or 16
 
 and may have "output_tokens" or "max_tokens", and sampling: "temperature", "top_p", "stop", "seed" ... Other keys that
 would change a request are refused. A trace also has "timestamp". It is also the prompt file if you give neither

@@ -35,13 +35,15 @@ More examples:
   orchestrator results results/ --format md \\
       --columns deployment,level,per_user,per_device
   orchestrator results results/ \\
-      --columns deployment,level,decode_mbu,mfu,usd_per_m_output,j_per_output_token
+      --columns deployment,level,mfu,usd_per_m_output,j_per_output_token
   orchestrator results results/quickstart --format json |
       jq '.[].output_token_throughput'
-  orchestrator results results/ --where "tensor_parallel_size <= 4" --plot points.svg
+  orchestrator results results/ --where "tensor_parallel_size <= 4" \\
+      --plot points.svg
   orchestrator results results/ --launches
-  orchestrator results "s3://bucket/sweeps?endpoint_override=127.0.0.1:9000&scheme=http" \\
-      --format csv > points.csv
+  orchestrator results --format csv \\
+      "s3://bucket/sweeps?endpoint_override=127.0.0.1:9000&scheme=http" \\
+      > points.csv
 
 Latencies are in milliseconds and count from when a request was due. Throughput is per second of the steady window, with
 its 95 % interval (docs/explained/certainty.md). Valid repeats of a point are pooled ("2 of 3"). JSON lists each repeat

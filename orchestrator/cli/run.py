@@ -47,11 +47,12 @@ was measured; a second one ends the program at once.
 DETAILS = """
 \b
 More examples:
-  orchestrator run experiments/quickstart.yaml --results results/ --until decided --within 10%
-  orchestrator run experiments/llama70b-parallelism.yaml --results s3://bucket/sweeps \\
-      --shortlist 8
-  ray job submit --working-dir . -- python -m orchestrator run experiments/x.yaml \\
-      --results s3://bucket/sweeps
+  orchestrator run experiments/quickstart.yaml --results results/ \\
+      --until decided --within 10%
+  orchestrator run experiments/llama70b-parallelism.yaml \\
+      --results s3://bucket/sweeps --shortlist 8
+  ray job submit --working-dir . -- python -m orchestrator run \\
+      experiments/x.yaml --results s3://bucket/sweeps
 
 An experiment can have one active run per results URI; a second one is refused. `orchestrator status URI` shows it, and
 `orchestrator stop URI` ends it.

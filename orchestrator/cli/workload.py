@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestrator.base.errors import InputError
+from orchestrator.base.text import counted
 
 if TYPE_CHECKING:
     from orchestrator.spec.dialect import Dialect
@@ -70,7 +71,8 @@ def show(
       orchestrator workload show experiment.yaml
       orchestrator workload show experiment.yaml:chat --sample 5
       orchestrator workload show reasoning
-      orchestrator workload show experiment.yaml:rag --requests 500 --write rag.jsonl
+      orchestrator workload show experiment.yaml:rag --requests 500 \\
+          --write rag.jsonl
     """
     import orjson
 
@@ -104,7 +106,7 @@ def show(
             count = _write(experiment, written, prompter, seed, wanted, write)
         except OSError as error:
             raise InputError(f"--write {str(write)!r}: {error.strerror or error}") from None
-        click.echo(f"{count:,} requests: {write}", err=True)
+        click.echo(f"wrote {write}: {counted(count, 'request')}", err=True)
         _echo_what_differs(written, written.requests(prompter, seed).needs_reply)
     return 0
 

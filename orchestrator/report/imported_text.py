@@ -32,7 +32,7 @@ def import_text(summaries: Sequence[ImportedFileSummary], place: str) -> Iterato
         yield f"{summary.name}: {', '.join(_parts(summary))}"
         if summary.left_out:
             names = [f"{name} ({count:,})" for name, count in summary.left_out.items()]
-            yield f"  not stored: {listed(names, 6)}"
+            yield f"  values not stored: {listed(names, 6)}"
     stored = sum(summary.points - summary.already_stored for summary in summaries)
     command = f"orchestrator results {shlex.quote(place)}"
     yield f"{counted(stored, 'point')} stored; to see them: {command}"

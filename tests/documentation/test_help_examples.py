@@ -109,7 +109,7 @@ OUTCOMES: dict[str, list[Outcome]] = {
         Outcome(r"^2 of 4 points: 2 measured, 0 failed$"),
         Outcome(r"^points.svg: 4 points$", file="points.svg"),
         Outcome(r"^\| deployment \| level \| per_user \| per_device \|$"),
-        Outcome(r"^ deployment +level +decode_mbu +mfu +output +output_token$"),
+        Outcome(r"^ deployment +level +mfu +output +output_token$"),
         Outcome(r"\A(?:[\d.]+\n){4}\Z"),
         Outcome(r"^points.svg: 4 points$", file="points.svg"),
         Outcome(r"^failed: emulator tp=2: It died\.$"),
@@ -151,7 +151,7 @@ OUTCOMES: dict[str, list[Outcome]] = {
     "doctor": [
         Outcome(r"^1 node: 0 findings that would fail a sweep"),
         Outcome(r"^1 node: 0 findings that would fail a sweep"),
-        Outcome(r'^ +"severity": |\[\]'),
+        Outcome(r'^ +"hostname": '),
     ],
     "logs": [
         Outcome(r"^emulator tp=2, launch \w+: failed: It died\.\nINFO: loading weights$"),
@@ -197,7 +197,7 @@ OUTCOMES: dict[str, list[Outcome]] = {
         Outcome(r"^chat: conversations, (?s:.*)^rag: random, "),
         Outcome(r"^session turn +in +out +beginning\n(?: .*\n){5}"),
         Outcome(r"^source: github.com/"),
-        Outcome(r"rag\.jsonl", file="rag.jsonl"),
+        Outcome(r"^wrote rag\.jsonl: 500 requests$", file="rag.jsonl"),
     ],
     "init": [
         Outcome(r"^wrote experiment.yaml; next: ", file="experiment.schema.json"),

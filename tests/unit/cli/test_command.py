@@ -41,6 +41,16 @@ def test_a_help_fits_a_screen(name: str | None) -> None:
     assert [line for line in lines if len(line) > COLUMNS] == []
 
 
+WHOLE_HELPS = [[name, HELP_ALL] for name in WITH_SHORT_HELP]
+
+
+@pytest.mark.parametrize(
+    "argv", [*WHOLE_HELPS, ["predict", "fit", "-h"], ["workload", "show", "-h"]]
+)
+def test_a_whole_help_is_no_wider_than_a_terminal(argv: list[str]) -> None:
+    assert [line for line in shown(*argv).splitlines() if len(line) > COLUMNS] == []
+
+
 @pytest.mark.parametrize("name", WITH_SHORT_HELP)
 def test_the_whole_help_has_every_option_and_what_the_short_one_leaves_out(name: str) -> None:
     command = command_named(name)

@@ -32,7 +32,7 @@ def test_each_file_has_a_line_and_what_is_not_stored_is_counted(tmp_path: Path) 
     lines = done.stdout.splitlines()
     assert done.status == 0
     assert lines[0].endswith("benchmarks.json: GuideLLM 0.8.1, 2 points")
-    assert lines[1].startswith("  not stored: output (40), config (")
+    assert lines[1].startswith("  values not stored: output (40), config (")
     assert lines[2].endswith("1 point without requests, so no limits can be judged")
     assert lines[-1] == (
         f"3 points stored; to see them: orchestrator results {shlex.quote(f'{tmp_path}/imported')}"

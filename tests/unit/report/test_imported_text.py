@@ -35,5 +35,5 @@ def test_what_was_there_and_what_lacks_requests_is_said() -> None:
 def test_what_is_left_out_is_named_with_numbers() -> None:
     left_out = {f"field{number}": 1_000 * number for number in range(1, 9)}
     _, second, _ = import_text([summary(left_out=left_out)], "p")
-    assert second.startswith("  not stored: field1 (1,000), field2 (2,000)")
+    assert second.startswith("  values not stored: field1 (1,000), field2 (2,000)")
     assert second.endswith("field6 (6,000) and 2 more")
