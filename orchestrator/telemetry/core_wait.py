@@ -5,6 +5,9 @@ large one harms nothing, and an engine that computes on all cores loses what oth
 counts it: of each thread the time in which it ran and the time in which it was ready and waited for a
 core (/proc/<pid>/task/<tid>/schedstat, Documentation/scheduler/sched-stats.rst; the file of the
 process has its first thread alone).
+
+A thread that a limit on the CPU time of its control group stops waits in the same way, so nothing is
+known of engines that such a limit held back.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -12,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.telemetry.processes import PROC, TICKS
+
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +33,13 @@ NOT_RUN = ThreadTimes(0, 0)
 @dataclass(frozen=True, slots=True)
 class CoreUse:
     """Threads by their ids, the cores on which they may run, and seconds in which each core of the
-    host was busy since its boot.
+    host was busy since its boot. ``throttles``: how often a limit stopped their control groups.
     """
 
     threads: Mapping[int, ThreadTimes]
     cores: frozenset[int]
     busy_s: Mapping[int, float]
+    throttles: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +67,9 @@ class CoreWait:
         return lost_s / (self.ran_s + lost_s) if lost_s else 0.0
 
 
-def core_use(pids: Collection[int], proc: Path = PROC) -> CoreUse:
+def core_use(
+    pids: Collection[int], proc: Path = PROC, control_groups: Path = CONTROL_GROUPS
+) -> CoreUse:
     """What the threads of these processes have used. Threads that end meanwhile are left out."""
     threads: dict[int, ThreadTimes] = {}
     cores: set[int] = set()
@@ -72,14 +80,15 @@ def core_use(pids: Collection[int], proc: Path = PROC) -> CoreUse:
         except (OSError, ValueError):  # it has ended, or this kernel does not count
             continue
         threads[int(task.name)] = ThreadTimes(int(ran), int(waited))
-    return CoreUse(threads, frozenset(cores), _busy_cores(proc))
+    throttles = _throttles(pids, proc, control_groups)
+    return CoreUse(threads, frozenset(cores), _busy_cores(proc), throttles)
 
 
 def core_wait(before: CoreUse, after: CoreUse) -> CoreWait | None:
-    """What happened between two readings; None if the kernel does not count it, or no thread of the
-    engine was there.
+    """What happened between two readings; None if the kernel does not count it, no thread of the
+    engine was there, or a limit on its CPU time held it back.
     """
-    if not after.threads or not after.busy_s:
+    if not after.threads or not after.busy_s or after.throttles > before.throttles:
         return None
     ran_ns = 0
     waited_ns = 0
@@ -102,6 +111,35 @@ def _tasks(pids: Collection[int], proc: Path) -> Iterator[Path]:
             yield from (proc / str(pid) / "task").iterdir()
         except OSError:  # the process has ended
             continue
+
+
+def _throttles(pids: Collection[int], proc: Path, control_groups: Path) -> int:
+    """How often the control groups of these processes, or those above them, were stopped because
+    they had used the CPU time that they may. The count has the same name in both versions of cgroups.
+    """
+    folders: set[Path] = set()
+    for pid in pids:
+        try:
+            lines = (proc / str(pid) / "cgroup").read_text().splitlines()
+        except OSError:  # the process has ended
+            continue
+        for line in lines:
+            _, controllers, path = line.split(":", 2)
+            if controllers and "cpu" not in controllers.split(","):
+                continue
+            root = control_groups / controllers  # version 2 names no controller
+            group = root / path.lstrip("/")
+            folders |= {folder for folder in (group, *group.parents) if folder.is_relative_to(root)}
+    return sum(map(_throttles_of, folders))
+
+
+def _throttles_of(folder: Path) -> int:
+    try:
+        lines = (folder / "cpu.stat").read_text().splitlines()
+    except OSError:  # there is no such group any more, or it has no limit
+        return 0
+    counts = [line.split() for line in lines]
+    return sum(int(count) for name, count in counts if name == "nr_throttled")
 
 
 def _allowed_cores(status: str) -> set[int]:

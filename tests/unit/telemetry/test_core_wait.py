@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.telemetry.core_wait import CoreWait, core_use, core_wait
+from orchestrator.telemetry.core_wait import CoreUse, CoreWait, core_use, core_wait
 from orchestrator.telemetry.processes import TICKS
 
 
@@ -60,6 +60,33 @@ def test_nothing_is_known_without_threads_or_without_the_kernels_counts(tmp_path
     write_thread(tmp_path, 7, 7, ran_s=1, waited_s=1)
     (tmp_path / "7/task/7/schedstat").unlink()
     assert core_wait(nothing, core_use([7], tmp_path)) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "folder"),
+    [
+        ("0::/pod/engine", "pod/engine"),  # version 2
+        ("0::/pod/engine", "pod"),
+        ("0::/", ""),  # in a container with a name space of its own
+        ("4:cpu,cpuacct:/pod/engine", "cpu,cpuacct/pod"),  # version 1
+    ],
+)
+def test_nothing_is_known_of_an_engine_that_a_limit_on_its_cpu_held_back(
+    tmp_path: Path, line: str, folder: str
+) -> None:
+    proc, groups = tmp_path / "proc", tmp_path / "cgroup"
+    write_thread(proc, 7, 7, ran_s=1, waited_s=9)
+    write_stat(proc, 3, 3)
+    (proc / "7/cgroup").write_text(f"9:memory:/pod/engine\n{line}\n")
+    (groups / folder).mkdir(parents=True)
+    statistics = groups / folder / "cpu.stat"
+
+    def used(throttles: int) -> CoreUse:
+        statistics.write_text(f"nr_periods 50\nnr_throttled {throttles}\n")
+        return core_use([7], proc, groups)
+
+    assert core_wait(used(4), used(4)) is not None
+    assert core_wait(used(4), used(5)) is None
 
 
 @pytest.mark.parametrize(
