@@ -53,6 +53,7 @@ _NEEDED = (
 )
 # Of the prompts of a point that are written again; a core takes about 1.5 million a second.
 MOST_SEGMENTS = 30_000_000
+TOO_MANY_BLOCKS = f"prompts have more than {MOST_SEGMENTS:,} blocks of tokens"
 # Share of prompts written again that the engine may count otherwise than they are counted here.
 MOST_MISCOUNTED = 0.01
 
@@ -113,6 +114,9 @@ def _expected_of_all(
         raise UncountedError(TOO_MANY_SESSIONS)
     is_written = _is_of(answered.parts, others) & answered.is_counted
     prompts = int(np.count_nonzero(is_written))
+    blocks = int((answered.prompt_tokens[is_written] // _block_tokens(assignment)).sum())
+    if blocks > MOST_SEGMENTS:  # known before any time is spent on them
+        raise UncountedError(TOO_MANY_BLOCKS)
     sent = _SentParts(others, assignment, answers, prompts)
     first_turns = _first_turns(answered, is_written, assignment.kind)
     sent.prompts.learn_pictures(first_turns)
@@ -227,10 +231,8 @@ class _SentParts:
         answers: KeptAnswers,
         requests: int,
     ) -> None:
-        block_tokens = assignment.point.cache_block_tokens
-        assert block_tokens is not None
         self.parts = parts
-        self.prompts = SentPrompts(assignment, answers, block_tokens, requests)
+        self.prompts = SentPrompts(assignment, answers, _block_tokens(assignment), requests)
         self._kind = assignment.kind
         self._segments_left = MOST_SEGMENTS
 
@@ -241,7 +243,7 @@ class _SentParts:
         segments = self.prompts.segments(tokens)
         self._segments_left -= len(segments)
         if self._segments_left < 0:
-            raise UncountedError(f"prompts have more than {MOST_SEGMENTS:,} blocks of tokens")
+            raise UncountedError(TOO_MANY_BLOCKS)
         adapter = self._kind.adapter(session)
         if adapter is None:
             return segments
@@ -262,13 +264,12 @@ class _Expectation:
         them.
         """
         point = assignment.point
-        assert point.cache_block_tokens is not None
         self._known = known
         self._sent = sent
         self._assignment = assignment
         self._kind = _named(assignment)
         self._contents = PromptContents(self._kind)
-        self._caches = [EndlessCache(point.cache_block_tokens) for _ in point.targets]
+        self._caches = [EndlessCache(_block_tokens(assignment)) for _ in point.targets]
         self._knows_answers = _returns_answers(point.dialect)
         self.prompt_tokens: Ints = np.zeros(0, np.int64)  # of each row, as counted here
 
@@ -343,6 +344,13 @@ class _Expectation:
         self._contents.forget(session)
         if self._sent is not None:
             self._sent.prompts.forget(session)
+
+
+def _block_tokens(assignment: Assignment) -> int:
+    """Of a cache that keeps prefixes: of others nothing is expected."""
+    block_tokens = assignment.point.cache_block_tokens
+    assert block_tokens is not None
+    return block_tokens
 
 
 def _named(assignment: Assignment) -> WorkloadKind:
