@@ -35,12 +35,7 @@ class AttainmentFit:
 
         usable = [evidence for evidence in levels if is_known(evidence)]
         shares = [_smoothed_share(evidence) for evidence in usable]
-        # Levels weigh as much as their independent requests. The second figure takes no design
-        # effect for larger than PRIOR_EFFECT; the third gives levels without requests a weight.
-        weights = [
-            max(evidence.effective, evidence.requests / PRIOR_EFFECT, 1.0) for evidence in usable
-        ]
-        logits = logit(not_rising(shares, weights))
+        logits = logit(not_rising(shares, [_weight(evidence) for evidence in usable]))
         log_levels = np.log([evidence.level for evidence in usable])
         self._log_levels = np.concatenate([[log_levels[0] - 1.0], log_levels])
         self._logits = np.concatenate([[logits[0] + MISS_ODDS_POWER], logits])
@@ -80,20 +75,18 @@ class AttainmentFit:
         """
         share = self.share(level)
         evidence = self._by_level.get(level)
-        if evidence is None:
-            shown = independent_requests = requests_as_evidence = 0.0
-        else:
+        shown = 0.0  # evidence so far (a logarithm) for the side on which the level is expected
+        effective = 0.0  # requests that count for FEWEST_TO_FAIL
+        if evidence is not None:
             shown = evidence.log_evidence(share > self._target)
-            # all its requests, by the effect that was learned: how well the share is known
+            effective = evidence.effective
+            # how well the share is known: by all requests, and the design effect of all levels
             independent_requests = evidence.requests / self.effect
-            # of the test that has fewest, by the effect that its probes show, too: "fails" needs
-            # FEWEST_TO_FAIL of them
-            requests_as_evidence = evidence.effective
-        if independent_requests >= FEWEST_REQUESTS:
-            share = self._off_target(share, independent_requests)
+            if independent_requests >= FEWEST_REQUESTS:
+                share = self._off_target(share, independent_requests)
         needed = requests_needed(share, self._target, self.effect, shown)
         if share <= self._target:
-            needed = max(needed, self.effect * (FEWEST_TO_FAIL - requests_as_evidence))
+            needed = max(needed, self.effect * (FEWEST_TO_FAIL - effective))
         return needed
 
     def _off_target(self, share: float, independent_requests: float) -> float:
@@ -111,6 +104,15 @@ class AttainmentFit:
 def is_known(evidence: LevelEvidence) -> bool:
     """Whether a fit can use what is known of the level."""
     return bool(evidence.requests) or evidence.verdict == "fails" or evidence.blocked
+
+
+def _weight(evidence: LevelEvidence) -> float:
+    """How much a level weighs: as much as its independent requests.
+
+    No design effect counts as larger than PRIOR_EFFECT, and levels without requests have a weight
+    too.
+    """
+    return max(evidence.effective, evidence.requests / PRIOR_EFFECT, 1.0)
 
 
 def _smoothed_share(evidence: LevelEvidence) -> float:

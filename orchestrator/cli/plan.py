@@ -188,15 +188,16 @@ def _already_measured(uri: str, plan: Plan) -> str:
     for point in plan.points:
         for repeat in range(plan.repeats):
             planned.add(plan.measurement(point, repeat).measurement_id)
-    ok = {commit.measurement_id for commit in commits if commit.status == "ok"}
+    succeeded = [commit for commit in commits if commit.status == "ok"]
     if any(load.searches for load in plan.loads):
-        planned_ids = {deployment.id for deployment in plan.deployments}
+        deployment_ids = {deployment.id for deployment in plan.deployments}
         probes = {
-            commit.measurement_id for commit in commits if commit.deployment_id in planned_ids
+            commit.measurement_id for commit in succeeded if commit.deployment_id in deployment_ids
         }
-        number = f"{counted(len(probes & ok), 'probe')} of its searches"
+        number = f"{counted(len(probes), 'probe')} of its searches"
     else:
-        number = counted(len(planned & ok - spoilt.open.keys()), "measurement")
+        measured = {commit.measurement_id for commit in succeeded} & planned
+        number = counted(len(measured - spoilt.open.keys()), "measurement")
     text = f"{number} already there at {store.uri}"
     open_again = [attempt for key, attempt in spoilt.open.items() if key in planned]
     if open_again:

@@ -71,19 +71,21 @@ def parsed_environment(environment_json: str | None) -> dict[str, dict[str, Any]
     return _mapping(environment_json)
 
 
-def host_environment(found: Mapping[str, Any]) -> HostEnvironment:
-    """``found``: of one host, as it is stored. A host without GPUs has no keys of theirs."""
-    gpus = found.get("gpus", ())
+def host_environment(stored: Mapping[str, Any]) -> HostEnvironment:
+    """The environment of one host. ``stored``: its entry in ``parsed_environment``, in which a host
+    without GPUs has no keys of theirs.
+    """
+    gpus = stored.get("gpus", ())
     names = {gpu.get("name") for gpu in gpus}
     limits_w = [gpu.get("power_limit_w") for gpu in gpus]
     return HostEnvironment(
-        cpu=found.get("cpu"),
-        cores=found.get("cores"),
-        kernel=found.get("kernel"),
-        system=found.get("system"),
-        driver=found.get("driver"),
-        cuda=found.get("cuda"),
-        image=found.get("image"),
+        cpu=stored.get("cpu"),
+        cores=stored.get("cores"),
+        kernel=stored.get("kernel"),
+        system=stored.get("system"),
+        driver=stored.get("driver"),
+        cuda=stored.get("cuda"),
+        image=stored.get("image"),
         gpus=tuple(sorted(name for name in names if name is not None)),
         power_limits_w=tuple(limit_w for limit_w in limits_w if limit_w is not None),
     )
