@@ -119,6 +119,10 @@ def spoilt_text(line: ExclusionLine) -> str | None:
 
 
 def _nearest(documents: Sequence[ExcludedDocument]) -> ExcludedDocument | None:
+    """Of those left out for one reason, the one that came nearest to the limits.
+
+    Where none has figures, it is the first if its search ended with bounds, else None.
+    """
     with_figures = [document for document in documents if document.excluded.shortfall is not None]
     if with_figures:
         return max(with_figures, key=_margin)

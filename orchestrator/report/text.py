@@ -220,7 +220,11 @@ def _layout(columns: Sequence[Column], body: _Rows, width: int) -> _Layout | Non
 
 
 def _layout_of(columns: Sequence[Column], body: _Rows, width: int) -> _Layout | None:
-    """The widest layout that fits, without the columns that must be left out by their ranks."""
+    """The widest layout that fits; None: not even one word per line does.
+
+    First columns are left out by their ranks, until each folding column has its room. Then gaps and
+    titles become narrow, and at last the folding columns get less room than they should have.
+    """
     ranks = {column.drop_rank for column in columns if column.drop_rank}
     for highest in sorted(ranks, reverse=True):
         layout = _of_ranks(columns, body, highest, width)
@@ -232,7 +236,6 @@ def _layout_of(columns: Sequence[Column], body: _Rows, width: int) -> _Layout | 
     for narrow in _narrower(without_ranked, width, EASILY_FOLDED):
         if narrow.width <= width and _is_roomy(narrow, width):
             return narrow
-    # the folding columns get less room than they should have
     for least_folded in (EASILY_FOLDED, LEAST_FOLDED):
         for narrow in _narrower(without_ranked, width, least_folded):
             if narrow.width <= width:
@@ -330,20 +333,24 @@ def _lines(row: Sequence[Cell], layout: _Layout, at_bottom: bool = False) -> Ite
     """The lines of one row. ``at_bottom``: short cells stand at the bottom, as titles do."""
     texts = [_folded(cell.text, width) for cell, width in zip(row, layout.widths, strict=True)]
     height = max(len(lines) for lines in texts)
-    for line in range(height):
-        parts = []
-        for cell, column, width, lines in zip(
-            row, layout.columns, layout.widths, texts, strict=True
-        ):
-            at = line - (height - len(lines)) if at_bottom else line
-            text = lines[at] if 0 <= at < len(lines) else ""
-            shown = styled(text, cell.style if text else None)
-            spaces = " " * (width - len(text))
-            parts.append(shown + spaces if column.is_left_aligned else spaces + shown)
+    cells: list[list[str]] = []
+    for cell, column, width, lines in zip(row, layout.columns, layout.widths, texts, strict=True):
+        empty_lines = [""] * (height - len(lines))
+        filled = [*empty_lines, *lines] if at_bottom else [*lines, *empty_lines]
+        cells.append([_aligned(text, cell.style, column, width) for text in filled])
+    for parts in zip(*cells, strict=True):
         yield (" " + layout.gap.join(parts)).rstrip()
 
 
+def _aligned(text: str, style: str | None, column: Column, width: int) -> str:
+    """One line of a cell, as wide as its column."""
+    shown = styled(text, style if text else None)
+    spaces = " " * (width - len(text))
+    return shown + spaces if column.is_left_aligned else spaces + shown
+
+
 def _folded(text: str, width: int) -> list[str]:
+    """The lines of a text; those that are too long are wrapped."""
     lines = text.split("\n")
     if all(len(line) <= width for line in lines):
         return lines
@@ -354,6 +361,7 @@ def _folded(text: str, width: int) -> list[str]:
 
 
 def _cell_by_cell(columns: Sequence[Column], rows: _Rows) -> Iterator[str]:
+    """Every cell on a line of its own, behind the title of its column."""
     for row in rows:
         yield ""
         for column, cell in zip(columns, row, strict=True):

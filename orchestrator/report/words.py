@@ -59,17 +59,19 @@ def ranked_load_text(deployment: RankedDeployment) -> str:
     """The load at which a deployment is ranked: ``8 req/s``; the estimated one without a claim.
     ``8 req/s (5.1 offered)`` where its point was sent less, or more.
     """
-    estimate = deployment.estimate
     point = deployment.point
     control = point.head.control
-    level = point.head.level
-    text = level_text(deployment.level)
-    if estimate is not None:
-        level = estimate.level
-        text = f"{rounded_text(level, control, estimate)} {UNITS[control]}"
+    estimate = deployment.estimate
+    if estimate is None:
+        ranked_level = point.head.level
+        text = level_text(deployment.level)
+    else:
+        ranked_level = estimate.level
+        text = f"{rounded_text(estimate.level, control, estimate)} {UNITS[control]}"
     if point.was_sent_as_asked or point.offered_rate is None:
         return text
-    offered = point.offered_rate * level / point.head.level
+    # of an estimated load, the same share is taken to be offered as of the point's
+    offered = point.offered_rate * ranked_level / point.head.level
     return f"{text} ({offered:.3g} offered)"
 
 
