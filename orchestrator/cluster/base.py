@@ -156,7 +156,7 @@ class RefusedNodes(NamedTuple):
 class Growth:
     """What is known of a cluster's autoscaler.
 
-    ``may``: whether nodes may be added; True as well where that is not known.
+    ``may_grow``: whether nodes may be added; True as well where that is not known.
     ``silent``: why a configured autoscaler does not report. ``coming``: node type -> nodes being
     set up. ``refused``: node type -> nodes that failed to launch since the first look.
     ``impossible``: desired footprints for which it has no node type. ``types``: the node types that
@@ -164,7 +164,7 @@ class Growth:
     None if it is not known whether there is an autoscaler.
     """
 
-    may: bool = True
+    may_grow: bool = True
     silent: str = ""
     coming: Mapping[str, int] = field(default_factory=dict)
     refused: Mapping[str, RefusedNodes] = field(default_factory=dict)

@@ -103,7 +103,7 @@ class LocalCluster:
         return
 
     def growth(self) -> Growth:
-        return Growth(may=False)
+        return Growth(may_grow=False)
 
     def desire(self, footprints: Sequence[Footprint], taken: Collection[str] = ()) -> None:
         return

@@ -172,7 +172,7 @@ class EngineStart:
         """
         state = self._context.state
         cluster = self._context.cluster
-        may_grow = cluster.growth().may
+        may_grow = cluster.growth().may_grow
         now_s = self._clock.now_s()
         addresses = {
             machine.address for machine in cluster.machines() if machine.node_id in occupied
@@ -287,7 +287,7 @@ class EngineStart:
         """Whether the cluster has no other host, and will get none."""
         cluster = self._context.cluster
         addresses = {machine.address for machine in cluster.machines()}
-        return addresses <= {address} and not cluster.growth().may
+        return addresses <= {address} and not cluster.growth().may_grow
 
     def _await_ready(self, indices: Sequence[int], began_s: float) -> None:
         """Wait until these replicas serve. Raises EngineFailure, and SweepStopped when the user

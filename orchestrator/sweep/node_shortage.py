@@ -85,7 +85,7 @@ class NodeShortage:
         """Whether a request that the machines cannot hold has begun to wait: nodes for it were asked
         for, or none can come. ``unplaceable_before``: the requests that waited the last time.
         """
-        if not growth.may or resources in self.asked_for:
+        if not growth.may_grow or resources in self.asked_for:
             return True
         # A request that has begun to wait goes on. Only a pause of the sweep, in which no nodes are
         # asked for, ends its wait, which begins anew after the pause.

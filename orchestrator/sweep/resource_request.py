@@ -285,7 +285,7 @@ class ResourceRequest:
         if nodes > most_nodes:
             reason = f"it takes {counted(nodes, 'node')} where --max-nodes allows {most_nodes:g}"
             return WaitLimit(0.0, reason)
-        if not growth.may:
+        if not growth.may_grow:
             return WaitLimit(RETURN_S if was_placeable else ROOM_S, "it has no autoscaler")
         reason = growth.why_no_nodes()
         says = f" ({reason})" if reason else ""

@@ -384,7 +384,7 @@ class Sweep:
         context = self._context
         machines = context.cluster.machines()
         growth = context.cluster.growth()
-        if not (machines or growth.may) and context.cluster.are_all_taken_back():
+        if not (machines or growth.may_grow) and context.cluster.are_all_taken_back():
             self._stop_without_nodes()
             return
         usable = context.breakers.usable(machines)
@@ -392,7 +392,7 @@ class Sweep:
             self._order()
         free = self._context.state.that_may_be_tried(usable, self._context.clock.now_s())
         inputs = AdmissionInputs(
-            machines, usable, free, growth.may, growth.types, context.may_start()
+            machines, usable, free, growth.may_grow, growth.types, context.may_start()
         )
         if inputs != self._last_admission.inputs:
             may_start = self._start_and_ask(machines, free, growth)
@@ -423,7 +423,7 @@ class Sweep:
         """
         admitted: list[AdmittedLaunch] = []
         # how many new deployments the queue should hold: nodes may be asked for each of them
-        ahead = max(1, len(machines)) if growth.may else 1
+        ahead = max(1, len(machines)) if growth.may_grow else 1
         try:
             may_start = self._context.may_start()
             while may_start:
@@ -432,7 +432,7 @@ class Sweep:
                     break
                 admitted.append(launch)
                 may_start = self._context.may_start()
-            asked_for = self._desire(machines, free, growth) if growth.may else set()
+            asked_for = self._desire(machines, free, growth) if growth.may_grow else set()
             self._shortage.asked_for = asked_for
             # started last: by now the request for nodes counts the nodes of these launches as taken
             while admitted:

@@ -49,6 +49,19 @@ JUDGED = """
   };
 }
 """
+IDENTITY_OF_GROUP = (
+    "experiment",
+    "workload",
+    "model",
+    "hardware",
+    "emulated",
+    "simulated",
+    "source",
+)
+GROUP = """([index, names]) => {
+  const group = app.shown.payload.groups[index];
+  return { content: group.content, identity: names.map((name) => group[name]) };
+}"""
 # in the order in which the page judges them
 PARTS = """() => {
   const [{ slos, parts }] = app.shown.payload.groups;
@@ -60,7 +73,9 @@ HAS_ENERGY = """app.shown.payload.groups.some(({ points }) => (
 
 @dataclass(frozen=True)
 class Limits:
-    """``stops``: limits on TTFT, TPOT and E2E as numbers of stops."""
+    """Limits as a reader sets them. ``stops``: at which stop of its slider the limit on TTFT, TPOT
+    and E2E stands, counted from 0.
+    """
 
     stops: list[int]
     attainment: float
@@ -96,25 +111,27 @@ def random_choices(
     units: Sequence[Per],
     triples: int,
 ) -> Iterator[Choices]:
-    """Choices of a reader. In half of them one limit alone moved, as by a slider, which the page
-    judges by its cumulative counts. ``counts``: of the stops of each latency. ``parts``: those of a
-    mix: limits are on some of them, on all of them, or on all requests together. ``units``: what is
-    ranked by.
+    """Random choices of a reader. In every second one a single slider has moved since the one
+    before, which the page judges by its cumulative counts.
+
+    ``counts``: how many stops each latency has. ``parts``: those of a mix: limits are on some of
+    them, on all of them, or on all requests together. ``units``: what is ranked by.
     """
     chance = random.Random(20261128)
-    stops: dict[str | None, list[int]] = {}
+    stops: dict[str | None, list[int]] = {}  # by part; None: of all requests
     for number in range(triples):
         if number % 2 == 0:
             subsets: list[Sequence[str]] = [parts, parts[:1], parts[1:], ()]
-            limited = chance.choice(subsets) if parts else ()
-            stops = {
-                part: [chance.randrange(count) for count in counts] for part in (None, *limited)
-            }
+            limited_parts = chance.choice(subsets) if parts else ()
+            stops = {}
+            for part in (None, *limited_parts):
+                stops[part] = [chance.randrange(count) for count in counts]
         else:
-            part = list(stops)[-1]
-            place = chance.randrange(len(counts))
-            moved = chance.randrange(counts[place])
-            stops[part] = [*stops[part][:place], moved, *stops[part][place + 1 :]]
+            last_part = list(stops)[-1]
+            latency = chance.randrange(len(counts))
+            moved_stops = list(stops[last_part])
+            moved_stops[latency] = chance.randrange(counts[latency])
+            stops[last_part] = moved_stops
         prices = {name: chance.choice([None, 0.0, 0.05, 2.1, 33.0]) for name in hardware}
         limits = {
             part: Limits(of_part, chance.choice([0.5, 0.9, 0.95, 0.99, 1.0]))
@@ -136,17 +153,17 @@ def assert_judged_alike(
     groups = page.evaluate(
         "app.shown.payload.groups.map((group) => [group.experiment, group.hardware])"
     )
-    hardware = sorted({name for of, name in groups if of == experiment.name})
+    hardware = sorted({hardware for name, hardware in groups if name == experiment.name})
     parts = page.evaluate(PARTS)
     counts = [len(stops[name]) for name in LATENCIES]
     units: Sequence[Per] = get_args(Per if page.evaluate(HAS_ENERGY) else Objective)
-    every = list(random_choices(counts, hardware, parts, units, triples))
-    slos = [_slo_of(stops, choices) for choices in every]
+    all_choices = list(random_choices(counts, hardware, parts, units, triples))
+    slos = [_slo_of(stops, choices) for choices in all_choices]
     points = experiment.points(*slos)
     compared = Compared()
-    for place, choices in enumerate(every):
-        judged = _judged_alone(points, place, choices.prices)
-        comparisons = experiment.comparisons(judged, slos[place], choices.per)
+    for slo_index, choices in enumerate(all_choices):
+        judged = _judged_alone(points, slo_index, choices.prices)
+        comparisons = experiment.comparisons(judged, slos[slo_index], choices.per)
         for group, (name, _) in enumerate(groups):
             if name == experiment.name:
                 _compare(page, group, choices, comparisons, judged, compared)
@@ -161,40 +178,58 @@ def _compare(
     points: Points,
     compared: Compared,
 ) -> None:
+    """Compares what the page finds in one group under one reader's choices with the Python
+    analysis.
+    """
     parts = {part: asdict(limits) for part, limits in choices.parts.items()}
-    given = [group, asdict(choices.limits), parts, choices.per, choices.prices]
-    found = page.evaluate(JUDGED, given)
+    arguments = [group, asdict(choices.limits), parts, choices.per, choices.prices]
+    of_page = page.evaluate(JUDGED, arguments)
     comparison = comparison_of(page, group, comparisons)
     ranking = comparison.ranking
-    assert [row[0] for row in found["ranking"]] == [each.label for each in ranking], choices
-    for row, each in zip(found["ranking"], ranking, strict=True):
-        assert row[1] == ranked_mark(each), (choices, row)
-        figures = [each.point.head.level, *bounds(each.throughput), *bounds(each.attainment)]
-        assert row[2:] == pytest.approx(figures, abs=1e-9, rel=1e-9, nan_ok=True), (choices, row)
-    for if_slower, each in zip(found["ifSlower"], ranking, strict=True):
-        assert if_slower == _if_slower(each), choices
-    shares = {point.head.point_id: point.attainment for point in points.current}
-    for point_id, share in found["attainment"].items():
-        expected = shares[point_id]
-        assert share == (
-            pytest.approx(bounds(expected), abs=1e-9, nan_ok=True) if expected else None
-        )
-    tests = {point.head.point_id: point.tests for point in points.current}
-    for point_id, shares_of_parts in found["tests"].items():
-        assert [part for part, _ in shares_of_parts] == [test.part for test in tests[point_id]]
-        for (_, share), test in zip(shares_of_parts, tests[point_id], strict=True):
-            assert share == pytest.approx(bounds(test.share), abs=1e-9, nan_ok=True), choices
+    _compare_ranking(of_page, ranking, choices)
+    _compare_shares(of_page, points, choices)
     compared.ranked[choices.per] += len(ranking)
-    compared.ranked_by_parts += len(ranking) if choices.parts else 0
-    if ranking and not comparison.simulated:  # whose doubts are those of its model
+    if choices.parts:
+        compared.ranked_by_parts += len(ranking)
+    if ranking and not comparison.simulated:  # doubts about a simulated one are those of its model
         kinds = {"open": DoubtKind.OPEN_LEVELS, "near": DoubtKind.NEAR_THE_LIMIT}
         for name, kind in kinds.items():
-            assert _without_empty(found[name]) == _levels_in_doubt(comparison, kind), choices
-        compared.open_levels += len(_without_empty(found["open"]))
-        compared.near_levels += len(_without_empty(found["near"]))
+            assert _without_empty(of_page[name]) == _levels_in_doubt(comparison, kind), choices
+        compared.open_levels += len(_without_empty(of_page["open"]))
+        compared.near_levels += len(_without_empty(of_page["near"]))
+
+
+def _compare_ranking(
+    of_page: Mapping[str, Any], ranking: Sequence[RankedDeployment], choices: Choices
+) -> None:
+    labels = [row[0] for row in of_page["ranking"]]
+    assert labels == [ranked.label for ranked in ranking], choices
+    for row, ranked in zip(of_page["ranking"], ranking, strict=True):
+        assert row[1] == ranked_mark(ranked), (choices, row)
+        figures = [ranked.point.head.level, *bounds(ranked.throughput), *bounds(ranked.attainment)]
+        assert row[2:] == pytest.approx(figures, abs=1e-9, rel=1e-9, nan_ok=True), (choices, row)
+    for if_slower, ranked in zip(of_page["ifSlower"], ranking, strict=True):
+        assert if_slower == _if_slower(ranked), choices
+
+
+def _compare_shares(of_page: Mapping[str, Any], points: Points, choices: Choices) -> None:
+    """Compares the attainment of each point, and the share that each of its tests is about."""
+    points_by_id = {point.head.point_id: point for point in points.current}
+    for point_id, share in of_page["attainment"].items():
+        attainment = points_by_id[point_id].attainment
+        if attainment is None:
+            assert share is None
+        else:
+            assert share == pytest.approx(bounds(attainment), abs=1e-9, nan_ok=True)
+    for point_id, shares_of_parts in of_page["tests"].items():
+        tests = points_by_id[point_id].tests
+        assert [part for part, _ in shares_of_parts] == [test.part for test in tests]
+        for (_, share), test in zip(shares_of_parts, tests, strict=True):
+            assert share == pytest.approx(bounds(test.share), abs=1e-9, nan_ok=True), choices
 
 
 def _if_slower(ranked: RankedDeployment) -> object:
+    """The load and throughput of a deployment if its answers may be slower, as the page has them."""
     held = ranked.if_slower
     if held is None:
         return None
@@ -203,28 +238,24 @@ def _if_slower(ranked: RankedDeployment) -> object:
 
 
 def comparison_of(page: Any, group: int, comparisons: Sequence[Comparison]) -> Comparison:
-    """The one that a group of the page takes part in."""
-    identity = page.evaluate(
-        """(group) => {
-        const { content, ...group_ } = app.shown.payload.groups[group];
-        const names = ["experiment", "workload", "model", "hardware", "emulated", "simulated", "source"];
-        return { group: Object.fromEntries(names.map((name) => [name, group_[name]])), content }; }""",
-        group,
-    )
+    """The comparison that a group of the page takes part in. ``group``: its index."""
+    of_page = page.evaluate(GROUP, [group, IDENTITY_OF_GROUP])
     (comparison,) = [
-        each
-        for each in comparisons
-        if each.content == identity["content"]
-        and any(_is_named(of, identity["group"]) for of in each.groups)
+        comparison
+        for comparison in comparisons
+        if comparison.content == of_page["content"]
+        and of_page["identity"] in _identities(comparison)
     ]
     return comparison
 
 
-def _is_named(group: Any, names: Mapping[str, Any]) -> bool:
-    return all(getattr(group, name) == value for name, value in names.items())
+def _identities(comparison: Comparison) -> list[list[Any]]:
+    """The identities of a comparison's groups, as GROUP has them."""
+    return [[getattr(group, name) for name in IDENTITY_OF_GROUP] for group in comparison.groups]
 
 
 def _levels_in_doubt(comparison: Comparison, kind: DoubtKind) -> dict[str, list[str]]:
+    """The levels of each deployment that doubts of a kind are about, by its label."""
     levels: dict[str, list[str]] = {}
     for doubt in comparison.doubts:
         if doubt.kind is kind:
@@ -256,9 +287,9 @@ def _terms(page_stops: Mapping[str, list[float]], limits: Limits, prefix: str) -
     return [*terms, f"{prefix}attainment>={limits.attainment}"]
 
 
-def _judged_alone(points: Points, place: int, prices: Mapping[str, float]) -> Points:
+def _judged_alone(points: Points, slo_index: int, prices: Mapping[str, float]) -> Points:
     """The points as if one of the SLOs were the only one that they were judged by."""
-    under = points.under(place)
+    under = points.under(slo_index)
     current = tuple(_at_a_price(point, prices) for point in under.current)
     return Points(current, under.superseded)
 

@@ -62,21 +62,21 @@ class Strike:
 
     @staticmethod
     def of(seed: int) -> Strike:
-        """The strike of a seed. Seven seeds in a row strike every role; in every third seven its
-        processes are stopped, not killed.
+        """The strike of a seed. Seeds that follow one another strike one role after the other. In
+        every third cycle through all roles the processes are stopped, not killed.
         """
         rng = random.Random(seed)
-        roles = [ROLES[seed % len(ROLES)]]
+        cycle, role_index = divmod(seed, len(ROLES))
+        roles = [ROLES[role_index]]
         if rng.random() < 0.2:
             roles.append(rng.choice([role for role in ROLES if role not in (*roles, "gcs")]))
-        stop = seed // len(ROLES) % 3 == 1
         return Strike(
-            seed,
-            tuple(roles),
-            stop,
-            rng.uniform(0.02, 0.98),
-            rng.choice([0.5, 2, 6, 12, 25]),
-            rng.random(),
+            seed=seed,
+            roles=tuple(roles),
+            stop=cycle % 3 == 1,
+            moment=rng.uniform(0.02, 0.98),
+            stopped_s=rng.choice([0.5, 2, 6, 12, 25]),
+            pick=rng.random(),
         )
 
     @property
@@ -207,7 +207,7 @@ def run_round(
         )
         time.sleep(since_commit_s)
         outcome.commits_before = len(manifests(results))
-        outcome.struck = _struck(cluster, strike, lambda: driver.poll() is not None)
+        outcome.struck = _strike(cluster, strike, lambda: driver.poll() is not None)
         if "raylet" in outcome.struck and strike.pick < 0.5:
             cluster.replace_dead_nodes()  # else the node stays away until the next run
         driver.wait(RUN_LIMIT_S)
@@ -226,8 +226,8 @@ def run_round(
     return outcome
 
 
-def _struck(cluster: MarkedCluster, strike: Strike, is_over: Callable[[], bool]) -> list[str]:
-    """Strike a process of each role; the roles of those that were there.
+def _strike(cluster: MarkedCluster, strike: Strike, is_over: Callable[[], bool]) -> list[str]:
+    """Strike a process of each role. Returns the roles whose process was there.
 
     If a role has no process yet, its first one is waited for, and struck as it starts.
     """
@@ -264,9 +264,10 @@ def check(
     results = experiment.parent / "results"
     print(f"{strike}; {outcome}\n" + "\n---\n".join(outcome.logs))
     assert outcome.statuses[-1] == 0
-    # the GCS may be struck before the driver has joined the cluster
-    not_joined = "gcs" in outcome.struck and "error: no Ray cluster answers" in outcome.logs[0]
-    assert outcome.statuses[0] in ({2} if not_joined else {0, 1, 3, -signal.SIGKILL})
+    first_statuses = {0, 1, 3, -signal.SIGKILL}
+    if "gcs" in outcome.struck and "error: no Ray cluster answers" in outcome.logs[0]:
+        first_statuses = {2}  # the GCS was struck before the driver had joined the cluster
+    assert outcome.statuses[0] in first_statuses
     assert set(outcome.statuses[1:-1]) <= {1, 3}
     assert "Traceback" not in "".join(outcome.logs)
     assert comparable_tables(results) == reference.tables

@@ -65,7 +65,7 @@ def refusals(growth: Growth) -> int:
 def test_nodes_come_for_what_is_desired_are_not_taken_from_launches_and_leave(
     cluster: RayCluster,
 ) -> None:
-    assert cluster.growth().may
+    assert cluster.growth().may_grow
     assert grown(cluster) == []
 
     cluster.desire([LARGER])
@@ -177,11 +177,11 @@ while True:
         time.sleep(1.0)
 is_on_the_head = ray.get_runtime_context().get_node_id() == head_node()
 cluster = RayCluster(None, sys.argv[1])
-may, gpus = [cluster.growth().may], 0
+may, gpus = [cluster.growth().may_grow], 0
 cluster.desire([Footprint((Bundle(8, 1.0),))] * (sys.argv[2] == "desire"))
 while time.monotonic() < end_s and not gpus and may[-1]:
     time.sleep(1.0)
-    may.append(cluster.growth().may)
+    may.append(cluster.growth().may_grow)
     gpus = sum(machine.gpus for machine in cluster.machines())
 cluster.close()
 print(json.dumps({{"on_the_head": is_on_the_head, "may": may, "gpus": gpus}}))

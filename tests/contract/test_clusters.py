@@ -167,7 +167,7 @@ def test_a_cluster_of_fixed_size_does_not_grow_and_a_desire_changes_nothing(
     cluster: Cluster,
 ) -> None:
     before = cluster.machines()
-    assert not cluster.growth().may
+    assert not cluster.growth().may_grow
     cluster.desire([Footprint((Bundle(8, 8.0),)), Footprint((Bundle(8, 8.0),) * 2)])
     placement = place(cluster, "after-a-desire")
     placement.release()

@@ -181,7 +181,7 @@ class Autoscaler:
         if report is None or report.configured is None:
             return Growth()
         if not report.configured:
-            return Growth(may=False)
+            return Growth(may_grow=False)
         if report.stamp not in (None, self._last_stamp):
             self._last_stamp = report.stamp
             self._last_new_s = read_s
@@ -191,7 +191,7 @@ class Autoscaler:
         if self._first_report is None:
             self._first_report = report
         return Growth(
-            may=True,
+            may_grow=True,
             silent=self._silence(report, read_s),
             coming=report.coming,
             refused=_refused_since(self._first_report, report),

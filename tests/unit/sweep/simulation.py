@@ -220,7 +220,7 @@ class World:
         return {name: max(0.0, gone_s - now_s) for name, gone_s in self.gone_s.items()}
 
     def growth(self) -> Growth:
-        return self.known_growth if self.autoscaler else Growth(may=False)
+        return self.known_growth if self.autoscaler else Growth(may_grow=False)
 
     def check_nodes(self) -> list[str]:
         return []

@@ -16,8 +16,8 @@ from tests.unit.sweep.simulation import World, context_of, node, plan_of, world_
 
 EIGHT_GPUS = ResourceRequest(((Bundle(8, 8.0),),))
 TWO_NODES = ResourceRequest(((Bundle(8, 8.0),) * 2,))
-FIXED = Growth(may=False)
-GROWING = Growth(may=True)
+FIXED = Growth(may_grow=False)
+GROWING = Growth(may_grow=True)
 
 
 @pytest.fixture

@@ -101,8 +101,8 @@ H100 = Hardware(name="h100", accelerator="H100-80GB", gpus_per_node=8, labels={"
 @pytest.mark.parametrize(
     ("growth", "was_placeable", "most_nodes", "limit_s", "why"),
     [
-        (Growth(may=False), False, math.inf, ROOM_S, "it has no autoscaler"),
-        (Growth(may=False), True, math.inf, RETURN_S, "it has no autoscaler"),
+        (Growth(may_grow=False), False, math.inf, ROOM_S, "it has no autoscaler"),
+        (Growth(may_grow=False), True, math.inf, RETURN_S, "it has no autoscaler"),
         (Growth(), False, math.inf, 300.0, "none was added within 300 s"),
         (Growth(coming={"h8": 1}), False, math.inf, 1200.0, "none was added within 1200 s"),
         (Growth(), False, 1.0, 0.0, "it takes 2 nodes where --max-nodes allows 1"),

@@ -127,11 +127,11 @@ BIG = Footprint((Bundle(16, 1.0),))
 
 
 def test_without_an_answer_nodes_may_come_and_without_types_none_do() -> None:
-    assert Saying(None).after(5.0) == Growth(may=True)
-    assert not Saying(AutoscalerReport(("node_ab12",), 1)).after(5.0).may
+    assert Saying(None).after(5.0) == Growth(may_grow=True)
+    assert not Saying(AutoscalerReport(("node_ab12",), 1)).after(5.0).may_grow
     unanswered = AutoscalerReport(("node_ab12",), 1, monitor_configured=None)
-    assert Saying(unanswered).after(5.0) == Growth(may=True)
-    assert Saying(AutoscalerReport(("node_ab12",), 1, monitor_configured=True)).after(5.0).may
+    assert Saying(unanswered).after(5.0) == Growth(may_grow=True)
+    assert Saying(AutoscalerReport(("node_ab12",), 1, monitor_configured=True)).after(5.0).may_grow
 
 
 def test_an_autoscaler_that_is_configured_and_does_not_report_is_named() -> None:
