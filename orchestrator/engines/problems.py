@@ -30,11 +30,15 @@ OWNED_BY_DRAFTS = "the field speculative"
 
 def problems_of(engine: Engine, settings: EngineSettings, hardware: Hardware) -> list[str]:
     """Why the engine cannot run these settings, one sentence each."""
+    release = release_of(engine.name, settings)
+    unknown_words: list[str] = []
+    if release is None or release.is_certain:  # otherwise ``notes_of`` has them
+        unknown_words = _unknown_words(engine, settings, release)
     return [
         *_hardware_problems(engine, hardware),
         *_unsupported_fields(engine, settings),
         *_extra_args_conflicts(engine, settings),
-        *_unknown_words(engine, settings, is_certain=True),
+        *unknown_words,
         *_environment_problems(settings),
         *_container_problems(settings, hardware),
         *_draft_problems(engine, settings),
@@ -54,7 +58,7 @@ def notes_of(engine: Engine, settings: EngineSettings) -> list[str]:
         about = f"{name} is newer than {recorded}, whose flags are known"
     else:
         about = f"the flags of {name} are not known, only those of {recorded}"
-    sentences = _unknown_words(engine, settings, is_certain=False)
+    sentences = _unknown_words(engine, settings, release)
     return [f"{about}: {sentence}" for sentence in sentences] or [about]
 
 
@@ -110,7 +114,9 @@ def _container_problems(settings: EngineSettings, hardware: Hardware) -> Iterato
         return
     all_words = list(itertools.chain.from_iterable(options))
     for name in sorted(DEVICE_VARIABLES):
-        if any(re.search(rf"(^|\W|-e){name}\b", word) for word in all_words):
+        # as a word, after "=" or other signs, or right after a short option: "-eCUDA_VISIBLE_DEVICES=0"
+        setting = re.compile(rf"(^|\W|-e){name}\b")
+        if any(setting.search(word) for word in all_words):
             yield f"container_args: {name} is set by this program: the cluster gives the devices"
 
 
@@ -124,18 +130,29 @@ def _extra_args_conflicts(engine: Engine, settings: EngineSettings) -> list[str]
     release = release_of(engine.name, settings)
     if release is not None:
         owners |= _owners_by_other_spelling(release, settings, owners)
+    left_to_extra_args = _owners_left_to_extra_args(engine, settings, owners)
+    owners = _without(left_to_extra_args, owners) | dict.fromkeys(engine.reserved, "this program")
     key_owners = engine.keys
-    if settings.speculative is None:  # extra_args may say all of it
-        owners = _without_owner(owners, OWNED_BY_DRAFTS)
-        if key_owners is not None:
-            key_owners = _without_owner(key_owners, OWNED_BY_DRAFTS)
+    if key_owners is not None and OWNED_BY_DRAFTS in left_to_extra_args:
+        key_owners = _without({OWNED_BY_DRAFTS}, key_owners)
+    return conflicts(engine.title, settings, owners, key_owners)
+
+
+def _owners_left_to_extra_args(
+    engine: Engine, settings: EngineSettings, owners: Mapping[str, str]
+) -> set[str]:
+    """The owners of flags whose fields are left open, so that ``extra_args`` may set these flags:
+    ``speculative`` with any values, the engine's ``open_flags`` with the values listed there.
+    """
+    left: set[str] = set()
+    if settings.speculative is None:
+        left.add(OWNED_BY_DRAFTS)
     field_of_flag = {flag.name: field_name for field_name, flag in iter_flags(engine.flags)}
     for flag_name, open_values in engine.open_flags.items():
         is_open = getattr(settings, field_of_flag[flag_name]) is None
         if is_open and _says_only(settings, flag_name, open_values):
-            owners = _without_owner(owners, owners[flag_name])
-    owners |= dict.fromkeys(engine.reserved, "this program")
-    return conflicts(engine.title, settings, owners, key_owners)
+            left.add(owners[flag_name])
+    return left
 
 
 def _flag_owners(engine: Engine) -> dict[str, str]:
@@ -174,22 +191,18 @@ def _says_only(settings: EngineSettings, flag: str, values: Collection[str]) -> 
     return bool(names) and all(str(settings.extra_args[name]) in values for name in names)
 
 
-def _without_owner(owners: Mapping[str, str], owner: str) -> dict[str, str]:
-    return {name: other for name, other in owners.items() if other != owner}
+def _without(left_out: Collection[str], owners: Mapping[str, str]) -> dict[str, str]:
+    """``owners`` without the names that one of the owners ``left_out`` has."""
+    return {name: owner for name, owner in owners.items() if owner not in left_out}
 
 
 # -- words that the engine does not have
 
 
-def _unknown_words(engine: Engine, settings: EngineSettings, is_certain: bool) -> list[str]:
-    """Sentences about flags, values and methods that the engine does not have.
-
-    They are certain, and refused, if the deployment's release is recorded or not known. Otherwise
-    they may belong to a release that is not recorded. [] unless ``is_certain`` fits the release.
+def _unknown_words(engine: Engine, settings: EngineSettings, release: Release | None) -> list[str]:
+    """Sentences about flags, values and methods that the engine does not have. ``release``: the
+    deployment's, or the recorded one that stands for it.
     """
-    release = release_of(engine.name, settings)
-    if (release is None or release.is_certain) is not is_certain:
-        return []
     command_line = release.command_line if release else None
     sentences = [
         *_unknown_values(engine, settings, command_line),
@@ -206,7 +219,7 @@ def _unknown_values(
     for name, flag in _flags_with_choices(engine, settings, command_line).items():
         value = getattr(settings, name)
         common_words = engine.value_names.get(name, {})
-        word = common_words.get(value, value)
+        word = common_words.get(value, value)  # None: the engine's default, which is left out
         if word is None or flag.has_choice(word) or _is_of_plugin(engine, flag, settings):
             continue
         choices = tuple(dict.fromkeys((*common_words, *flag.choices)))

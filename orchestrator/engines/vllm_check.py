@@ -93,18 +93,20 @@ def opinion_of_vllm(
         return Opinion({}, f"vLLM {version} was not asked: no deployment runs that version")
     commands = [judged_command(settings, hardware) for settings, hardware in comparable.values()]
     report = ask(environment, commands)
+    # fewer verdicts than deployments if time ran out
     verdicts = dict(zip(comparable, report.verdicts, strict=False))
     refused = {}
     for name, verdict in verdicts.items():
         if verdict.ruling is Ruling.REFUSED:
             _, hardware = comparable[name]
-            limits = _limits(report, [hardware])
-            refused[name] = f"vLLM {report.version} refuses it: {verdict.sentence}{limits}"
-    limits = _limits(report, [hardware for _, hardware in comparable.values()])
-    return Opinion(refused, _note(report, len(comparable), len(of_vllm)) + limits)
+            not_judged = _not_judged(report, [hardware])
+            refused[name] = f"vLLM {report.version} refuses it: {verdict.sentence}{not_judged}"
+    note = _note(report, len(comparable), len(of_vllm))
+    all_hardware = [hardware for _, hardware in comparable.values()]
+    return Opinion(refused, note + _not_judged(report, all_hardware))
 
 
-def _limits(report: JudgeReport, judged: Sequence[Hardware]) -> str:
+def _not_judged(report: JudgeReport, judged: Sequence[Hardware]) -> str:
     """What a CPU build cannot judge of deployments for GPUs, in brackets; "" if it judges all."""
     if report.device != "cpu" or all(hardware.is_cpu for hardware in judged):
         return ""
@@ -151,7 +153,7 @@ def ask(
     documents = [
         json.loads(line.removeprefix(vllm_judge.MARK))
         for line in output.splitlines()
-        if _is_verdict(line)
+        if _is_document(line)
     ]
     if not documents:
         reason = (errors.strip() or f"no answer within {limit_s:g} s").splitlines()[-1]
@@ -167,7 +169,8 @@ def ask(
     )
 
 
-def _is_verdict(line: str) -> bool:
+def _is_document(line: str) -> bool:
+    """Whether a line of vllm_judge.py's output is a whole document: its header or a verdict."""
     return line.startswith(vllm_judge.MARK) and line.endswith("}")
 
 
