@@ -144,7 +144,8 @@ class _Answered:
     sessions: Ints
     turns: Ints
     is_warmup: Bools
-    is_counted: Bools  # was answered, and is of a part whose prompts are known
+    is_known: Bools  # is of a part whose prompts are known
+    is_counted: Bools  # is, and was answered
     answer_tokens: Ints
     prompt_tokens: Ints  # as the engine counted them
     parts: pa.ChunkedArray
@@ -156,25 +157,26 @@ class _Answered:
         sessions = indices  # where requests name no session, each is one
         if not rows["session"].null_count:
             sessions = rows["session"].to_numpy().astype(np.int64)
+        is_known = _is_of(rows["part"], parts)
         return cls(
             sessions=sessions,
             turns=_whole(rows["turn"]),
             is_warmup=_equals(rows["phase"], "warmup"),
-            is_counted=_equals(rows["status"], RequestStatus.OK) & _is_of(rows["part"], parts),
+            is_known=is_known,
+            is_counted=_equals(rows["status"], RequestStatus.OK) & is_known,
             answer_tokens=_whole(rows["output_tokens"]),
             prompt_tokens=_whole(rows["input_tokens"]),
             parts=rows["part"],
         )
 
     def by_session(self) -> Iterator[tuple[int, list[int]]]:
-        """Each session that has counted requests, in ascending order, with the places of these
+        """Each session that has counted requests, in ascending order, with the places of all its
         requests among the rows, in the order of their turns.
         """
-        counted = np.flatnonzero(self.is_counted)
-        order = np.lexsort(
-            (self.turns[counted], self.sessions[counted])
-        )  # the last key comes first
-        places = counted[order]
+        is_of_session = np.isin(self.sessions, self.sessions[self.is_counted])
+        known = np.flatnonzero(self.is_known & is_of_session)
+        order = np.lexsort((self.turns[known], self.sessions[known]))  # the last key comes first
+        places = known[order]
         sessions, begins = np.unique(self.sessions[places], return_index=True)
         ends = np.append(begins, places.size)[1:]
         for session, begin, end in zip(sessions, begins, ends, strict=True):
@@ -285,6 +287,9 @@ class _Expectation:
                     self._take_from_others(earlier, answered.phase(places[0]))
             next_session = session + 1
             for place in places:
+                if not answered.is_counted[place]:
+                    self._note_failed(session, answered, place)
+                    continue
                 taken = self._take(session, answered, place)
                 expected[place] = taken.hit_tokens
                 self.prompt_tokens[place] = taken.prompt_tokens
@@ -311,6 +316,16 @@ class _Expectation:
         if with_answer is not None:
             cache.hold(sent.segments(session, with_answer))
         return _Taken(hit_tokens, len(tokens))
+
+    def _note_failed(self, session: int, answered: _Answered, place: int) -> None:
+        """Adds a request without an answer to what later prompts of its session contain: the user's
+        message, and what had come of the answer. No cache is taken to have them. (Prompts that are
+        written again have them from the answers that were kept.)
+        """
+        if self._sent_part(session) is None:
+            turn = int(answered.turns[place])
+            self._contents.segments(session, turn, answered.phase(place))
+            self._contents.answered(session, turn, int(answered.answer_tokens[place]))
 
     def _sent_part(self, session: int) -> _SentParts | None:
         """``sent``, if a session is of one of its parts."""

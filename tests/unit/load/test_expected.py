@@ -169,10 +169,11 @@ def test_answers_that_do_not_come_back_are_not_expected() -> None:
     assert [hits[index] for index in range(3)] == [0, 32, 96]
 
 
-def test_a_failed_turn_is_in_no_later_prompt() -> None:
-    hits = expected(point_of(**TALK), failed=(1,))
-    # the third prompt has the first turn and its own message alone
-    assert [hits[index] for index in range(3)] == [0, None, 32]
+def test_a_failed_turn_is_in_later_prompts_without_an_answer() -> None:
+    hits = expected(point_of(kind="conversations", turns=4), failed=(1,))
+    # the third prompt has the first turn, two messages in a row, and what was computed of it is 32
+    # tokens and 15 of an answer; the fourth has the third and 15 more
+    assert [hits[index] for index in range(4)] == [0, None, 32, 112]
 
 
 @pytest.mark.parametrize("clients", [1, 2])

@@ -23,6 +23,7 @@ from orchestrator.load.requests import (
 )
 from orchestrator.load.schedule import PlannedRequest
 from orchestrator.load.wire.parsed import Parsed
+from orchestrator.results.outcomes import ErrorClass
 from orchestrator.spec.address import parse_url
 from orchestrator.spec.constraint import ConstraintForm, ConstraintKind, all_kinds
 from orchestrator.spec.dialect import Dialect
@@ -237,6 +238,19 @@ def test_a_chat_holds_its_earlier_answers_until_its_last_turn() -> None:
     assert [message["content"] for message in content(second)["messages"]][1] == "hello"
     writer.answered(second)
     assert len(content(writer.take(planned(0, 1, 2)))["messages"]) == 1
+
+
+def test_what_was_said_in_a_turn_that_failed_stays_in_later_prompts() -> None:
+    keys = {"kind": "conversations", "turns": 3, "input_tokens": 5, "output_tokens": 3}
+    talk = Workload.model_validate({"name": "w", **keys})
+    writer = writer_of(point(dialect=Dialect("openai_chat", "/v1/chat/completions"), workload=talk))
+    first = writer.take(planned(0, 0, 3))
+    first.record.fail(ErrorClass.TIMEOUT, "no end")
+    writer.answered(first)
+    (said,) = content(first)["messages"]
+    messages = content(writer.take(planned(0, 1, 3)))["messages"]
+    assert messages[:2] == [said, {"role": "assistant", "content": ""}]
+    assert len(messages) == 3
 
 
 def test_answers_that_later_slices_follow_are_kept_as_the_engine_made_them(tmp_path: Path) -> None:
