@@ -23,6 +23,9 @@ import psutil
 import pytest
 
 from orchestrator.base.errors import EngineFailure, Failure, FailureClass
+from orchestrator.catalog.accelerators import find
+from orchestrator.catalog.models import model_facts
+from orchestrator.catalog.work import StepWork, step_work
 from orchestrator.cluster.base import ClientReport
 from orchestrator.load.client import LoadClient
 from orchestrator.load.point import LoadPoint, Target
@@ -73,7 +76,7 @@ class Facts(NamedTuple):
     untold: set[str]  # columns of metrics that it tells only when it happens
 
 
-# told only by engines that were asked to estimate their own work
+# told only by engines that were asked to estimate their own work, once they have done some
 ESTIMATES = {
     "estimated_flops_per_gpu_total",
     "estimated_read_bytes_per_gpu_total",
@@ -174,7 +177,11 @@ def server(
     if engine == "vllm":  # it serves adapters beside the model, which all other tests ask
         places = {name: str(place) for name, place in adapters.items()}
         given = {"lora_modules": places, "max_loras": len(places), "max_lora_rank": 8}
-        given["extra_args"] = {"--enable-auto-tool-choice": True, "--tool-call-parser": "hermes"}
+        given["extra_args"] = {
+            "--enable-auto-tool-choice": True,
+            "--tool-call-parser": "hermes",
+            "--enable-mfu-metrics": True,
+        }
     with running(usual(engine, **given), tmp_path_factory.mktemp(engine), model) as found:
         found.ready = found.wait()
         yield found
@@ -267,6 +274,39 @@ def test_every_metric_that_we_read_is_there(server: Running) -> None:
     text = server.ask("GET", server.engine.metrics_path or "")[1]
     told = set(normalize(text, server.engine.metrics))
     assert set(server.engine.metrics) - told <= ENGINES[server.engine.name].untold
+
+
+@pytest.mark.parametrize("engine", VLLM, indirect=True)
+def test_the_work_that_vllm_counts_is_that_of_our_formulas(server: Running, model: Path) -> None:
+    facts, device = model_facts(str(model), online=False), find("H100")
+    assert facts is not None and device is not None
+    work = step_work(facts, server.settings, device)
+    assert isinstance(work, StepWork)
+    random_tokens = random.Random("nobody has sent it before")
+    prompt = [random_tokens.randrange(10, 2000) for _ in range(200)]
+
+    def counted() -> dict[str, float]:
+        return normalize(
+            server.ask("GET", server.engine.metrics_path or "")[1], server.engine.metrics
+        )
+
+    before = counted()
+    steps = 100  # the first one computes the prompt; each gives a token
+    body = completion(prompt=prompt, max_tokens=steps, min_tokens=steps)
+    assert server.stream("/v1/completions", body)[-1]["usage"]["completion_tokens"] == steps
+    tokens = "generation_tokens_total"
+    wait_for(lambda: counted()[tokens] >= before[tokens] + steps, 20, "vLLM counts its tokens")
+    after = counted()
+    contexts = sum(len(prompt) + step for step in range(1, steps))
+    flops = (len(prompt) + steps - 1) * work.flops.token + steps * work.flops.sample
+    flops += contexts * work.flops.decode_pair
+    # vLLM lets each token of a prompt attend to all of it; half of it is before it
+    flops += len(prompt) ** 2 * work.flops.prefill_pair
+    grown = {name: after[name] - before.get(name, 0.0) for name in ESTIMATES}
+    assert grown["estimated_flops_per_gpu_total"] == pytest.approx(flops, rel=0.005)
+    read_bytes = steps * work.step.weights + contexts * work.step.context_token
+    # vLLM counts what passes between layers, too, which is little beside the weights of real models
+    assert grown["estimated_read_bytes_per_gpu_total"] == pytest.approx(read_bytes, rel=0.05)
 
 
 # A model without training fills JSON with white space, where it may; it may not in an enum.
