@@ -466,7 +466,7 @@ def _simulated(sample: FitSample, constants: Constants) -> _Served:
     ranks = sample.settings.data_parallel_size
     if sample.concurrency is None:
         return _Served(schedule, run(model, schedule, ranks))
-    schedule, times = run_closed(
+    closed = run_closed(
         model,
         schedule.prompt_tokens,
         schedule.output_tokens,
@@ -474,7 +474,7 @@ def _simulated(sample: FitSample, constants: Constants) -> _Served:
         ranks,
         schedule.cached_tokens,
     )
-    return _Served(schedule, times)
+    return _Served(closed.trace, closed.times)
 
 
 def _latencies(served: _Served) -> Floats:

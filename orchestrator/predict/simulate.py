@@ -106,13 +106,20 @@ def _served_by_loop(
     if times is None:
         return None
     rows = np.tile(np.array(_REFUSED), (len(prompts), 1))
-    rows[is_served, 0] = times.scheduled_s
-    rows[is_served, 1] = times.first_token_s
-    rows[is_served, 2] = times.last_token_s
-    rows[is_served, 3] = 0
+    rows[is_served, _SCHEDULED] = times.scheduled_s
+    rows[is_served, _FIRST_TOKEN] = times.first_token_s
+    rows[is_served, _LAST_TOKEN] = times.last_token_s
+    rows[is_served, _PREEMPTIONS] = 0
     # under other limits other requests would be refused
     same_under = times.same_under if is_served.all() else LimitRanges.exactly(limits)
     return _ServedByLoop(rows, same_under)
+
+
+class ClosedRun(NamedTuple):
+    """The requests of a closed loop with their arrivals, and when they were served."""
+
+    trace: Trace
+    times: RequestTimes
 
 
 def run_closed(
@@ -122,10 +129,9 @@ def run_closed(
     concurrency: int,
     ranks: int = 1,
     cached: Ints | None = None,
-) -> tuple[Trace, RequestTimes]:
+) -> ClosedRun:
     """Simulate a closed loop: ``concurrency`` requests, dealt to the ranks, are in flight, and the
-    next one arrives when one of them ends. Returns the requests with their arrivals, and when they
-    were served.
+    next one arrives when one of them ends.
 
     A refused request is over as soon as it arrives. Ranks that get no share of the concurrency get
     no requests either.
@@ -140,7 +146,7 @@ def run_closed(
         loop.run()
         trace.arrival_s[part] = loop.arrivals_s
         sequences[part] = loop.sequences
-    return trace, _times_of(sequences)
+    return ClosedRun(trace, _times_of(sequences))
 
 
 class _Request(NamedTuple):
@@ -223,7 +229,17 @@ def _is_refused(limits: RankLimits, running: int, request: _Request) -> bool:
     return refusal(limits, request.prompt, request.output) is not None
 
 
-_REFUSED = (math.nan, math.nan, math.nan, 0.0)
+class _Row(NamedTuple):
+    """The fields of ``RequestTimes`` of one request, in the order of the columns of a table."""
+
+    scheduled_s: float
+    first_token_s: float
+    last_token_s: float
+    preemptions: float
+
+
+_SCHEDULED, _FIRST_TOKEN, _LAST_TOKEN, _PREEMPTIONS = range(len(_Row._fields))
+_REFUSED = _Row(math.nan, math.nan, math.nan, 0.0)
 
 
 def _times_of(sequences: list[Sequence | None]) -> RequestTimes:
@@ -233,16 +249,21 @@ def _times_of(sequences: list[Sequence | None]) -> RequestTimes:
 
 def _times(table: Floats) -> RequestTimes:
     """The times in a table that has a row for each request, with the fields of ``RequestTimes``."""
-    return RequestTimes(table[:, 0], table[:, 1], table[:, 2], table[:, 3].astype(np.int64))
+    return RequestTimes(
+        scheduled_s=table[:, _SCHEDULED],
+        first_token_s=table[:, _FIRST_TOKEN],
+        last_token_s=table[:, _LAST_TOKEN],
+        preemptions=table[:, _PREEMPTIONS].astype(np.int64),
+    )
 
 
-def _row(sequence: Sequence | None) -> tuple[float, float, float, float]:
-    """A row with the fields of ``RequestTimes`` for one request."""
+def _row(sequence: Sequence | None) -> _Row:
+    """The row of one request. ``sequence``: None: it was refused."""
     if sequence is None:
         return _REFUSED
-    return (
-        sequence.scheduled_s,
-        sequence.first_token_s,
-        sequence.last_token_s,
-        sequence.preemptions,
+    return _Row(
+        scheduled_s=sequence.scheduled_s,
+        first_token_s=sequence.first_token_s,
+        last_token_s=sequence.last_token_s,
+        preemptions=sequence.preemptions,
     )
