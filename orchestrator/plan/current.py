@@ -452,9 +452,10 @@ def differences(first: StoredExperiment, second: StoredExperiment) -> list[str]:
     """The names of what two runs of ``load`` asked for differently: ``input tokens``, ``levels``.
     Seeds do not count, because other prompts of the same lengths ask for the same.
     """
-    of_first, of_second = _question(first), _question(second)
-    names = dict.fromkeys([*of_first, *of_second])
-    return [name for name in names if of_first.get(name) != of_second.get(name)]
+    question = _question(first)
+    other_question = _question(second)
+    names = dict.fromkeys([*question, *other_question])
+    return [name for name in names if question.get(name) != other_question.get(name)]
 
 
 def _question(experiment: StoredExperiment) -> dict[str, object]:

@@ -28,10 +28,10 @@ def status_of_cut_group(
     if stored.block:
         if not rules.splits_blocks or hardware.is_cpu:
             return "impossible"
-        splits_evenly = (
-            of_experts and stored.method == "fp8" and math.gcd(*stored.block, width) >= LEAST_GROUP
-        )
-        return "risky" if splits_evenly or matrices == "KV width" else "impossible"
+        if matrices == "KV width":
+            return "risky"
+        splits_evenly = math.gcd(*stored.block, width) >= LEAST_GROUP
+        return "risky" if of_experts and stored.method == "fp8" and splits_evenly else "impossible"
     if not rules.whole_groups or not stored.scheme.startswith("int"):
         return "risky"
     halves_groups = (

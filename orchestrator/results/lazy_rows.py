@@ -141,9 +141,11 @@ class LazyRows:
                 kind = self._schema.field(name).type
                 nulls = pa.nulls(group.rows, TEXT if pa.types.is_string(kind) else kind)
                 rows = rows.append_column(name, nulls)
-        start = max(self._start - group.start, 0)
-        count = self._start + self.num_rows - group.start - start
-        return rows if start == 0 and count >= group.rows else rows.slice(start, count)
+        # where these rows begin and end, counted from the start of the group
+        begin = max(self._start - group.start, 0)
+        end = self._start + self.num_rows - group.start
+        is_whole_group = begin == 0 and end >= group.rows
+        return rows if is_whole_group else rows.slice(begin, end - begin)
 
 
 @contextmanager
