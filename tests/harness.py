@@ -61,7 +61,7 @@ def orchestrator(
         timeout=timeout_s,
         check=False,
     )
-    completed.returncode = undisturbed(completed.returncode, completed.stderr)
+    completed.returncode = undisturbed_status(completed.returncode, completed.stderr)
     return completed
 
 
@@ -74,22 +74,27 @@ def start(*argv: str, log: Path, **env: str) -> subprocess.Popen[bytes]:
         )
 
 
-def ended(driver: subprocess.Popen[bytes], timeout_s: float, log: Path) -> int:
-    """The exit status of a command that ``start`` began."""
-    return undisturbed(driver.wait(timeout_s), log.read_text(errors="replace"))
+def exit_status(driver: subprocess.Popen[bytes], timeout_s: float, log: Path) -> int:
+    """Waits for a command that ``start`` began. Returns its ``undisturbed_status``."""
+    return undisturbed_status(driver.wait(timeout_s), log.read_text(errors="replace"))
 
 
 def _measured_once(argv: tuple[str, ...]) -> tuple[str, ...]:
-    return (*argv, *MEASURED_ONCE) if argv[0] == "run" and "--again" not in argv else argv
+    """The words of a command. A ``run`` gets MEASURED_ONCE unless it says ``--again`` itself."""
+    if argv[0] == "run" and "--again" not in argv:
+        return (*argv, *MEASURED_ONCE)
+    return argv
 
 
-def undisturbed(status: int, output: str) -> int:
-    """The status of a sweep, but 0 instead of 3 if only other tests' use of this machine caused it."""
+def undisturbed_status(status: int, output: str) -> int:
+    """The exit status that a sweep would have had alone on this machine: 0 in place of 3 if its
+    output names no trouble but disturbance by other tests.
+    """
     return 0 if status == 3 and only_disturbed(output) else status
 
 
 def only_disturbed(output: str) -> bool:
-    """Whether the output of a sweep names no trouble but that other tests use this machine, too."""
+    """Whether the output of a sweep names no trouble but disturbance by other tests."""
     return _ONLY_BUSY.search(output) is not None
 
 
@@ -147,10 +152,13 @@ def free_port(row: int = 1) -> int:
 
 
 def wait_for(what: Callable[[], Any], limit_s: float, why: str) -> Any:
-    """Calls ``what`` until it returns something true, which is returned."""
+    """Calls ``what`` until it returns something true, and returns that. Fails with ``why`` after
+    ``limit_s``.
+    """
     end_s = time.monotonic() + limit_s
     while time.monotonic() < end_s:
-        if value := what():
+        value = what()
+        if value:
             return value
         time.sleep(0.1)
     raise AssertionError(f"not within {limit_s:g} s: {why}")
@@ -175,13 +183,16 @@ def engine_processes() -> list[psutil.Process]:
 
 def assert_nothing_left(limit_s: float = 10.0) -> None:
     """No engine process is left after at most ``limit_s``."""
-    wait_for(
-        lambda: not engine_processes(), limit_s, f"engine processes are left: {engine_processes()}"
-    )
+    with suppress(AssertionError):
+        wait_for(lambda: not engine_processes(), limit_s, "engine processes end")
+    left = engine_processes()
+    assert not left, f"engine processes are left after {limit_s:g} s: {left}"
 
 
 def assert_rows_equal_schedule(results: Path | str) -> Mapping[str, int]:
-    """Every committed attempt has a row for each scheduled request; the numbers by attempt."""
+    """Every committed attempt has a row for each scheduled request. Returns the number of rows of
+    each attempt.
+    """
     counts: dict[str, int] = {}
     for row in rows(results, "requests"):
         counts[row["attempt_id"]] = counts.get(row["attempt_id"], 0) + 1

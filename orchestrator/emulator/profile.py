@@ -104,9 +104,10 @@ def typical(engine: str, device: Accelerator, tables: bool = False) -> Typical:
     by_architecture: dict[str, Any] = by_engine.get(engine, by_engine["vllm"])
     generation = device.capability[0] if device.capability else 0
     architecture = _ARCHITECTURES.get(generation, "other")
-    entry = by_architecture.get(architecture, {"inherits": "hopper"})
-    fitted_on = entry.get("inherits", architecture)
-    entry = by_architecture[fitted_on] | entry
+    own_entry = by_architecture.get(architecture, {"inherits": "hopper"})
+    fitted_on = own_entry.get("inherits", architecture)
+    # what an entry does not say itself is that of the architecture that it inherits from
+    entry = by_architecture[fitted_on] | own_entry
     is_compared = engine in by_engine and architecture in by_architecture
     return Typical(
         engine=engine,

@@ -240,7 +240,7 @@ class SimulatedLaunch:
         so_far.tell(Phase(self._deployment.label, PhaseName.ENDED))
         events = so_far.take_events()
         if self._stored is not None:
-            so_far.stored.repeated(self._stored)
+            so_far.stored.note_repeated(self._stored)
             return
         commit_launch(
             so_far.inputs.store, self._deployment, row, events, created_unix_ns=self._clock.unix_ns

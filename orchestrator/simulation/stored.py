@@ -66,7 +66,7 @@ class LaunchesToRepeat:
             raise PlanChanged
         return launch
 
-    def repeated(self, launch: CommittedLaunch) -> None:
+    def note_repeated(self, launch: CommittedLaunch) -> None:
         """Note that a launch was repeated."""
         del self._launches[launch.manifest.launch_id]
 

@@ -10,7 +10,7 @@ import urllib.request
 import pytest
 from playwright.sync_api import Error
 
-from tests.harness import ROOT, ended, environment, start, wait_for, write_experiment
+from tests.harness import ROOT, environment, exit_status, start, wait_for, write_experiment
 
 POINTS = 12
 EXPERIMENT = """
@@ -83,7 +83,7 @@ def test_a_page_that_was_opened_before_a_sweep_shows_all_of_it(address, page, tm
         wait_for(lambda: points_shown(page) == (POINTS, POINTS), 240, "points are missing")
         # what a reader chose stays, at the stop that is nearest now
         assert page.evaluate("app.shown.choices.ttft") == pytest.approx(moved_s, rel=0.2)
-        assert ended(running, 240, tmp_path / "sweep.log") == 0
+        assert exit_status(running, 240, tmp_path / "sweep.log") == 0
     watching = page.locator("#watching")
     wait_for(
         lambda: watching.inner_text().startswith("seen: ended, 12 of 12 measured"),

@@ -26,7 +26,7 @@ from tests.chaos.rounds import (
     sweep_arguments,
 )
 from tests.chaos.s3 import KEYS, FaultyS3
-from tests.harness import MODEL, ROOT, ended, manifests, orchestrator, rows, start, wait_for
+from tests.harness import MODEL, ROOT, exit_status, manifests, orchestrator, rows, start, wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(3600)]
 
@@ -84,7 +84,7 @@ def test_two_sweeps_at_once_and_one_driver_dies(cluster: MarkedCluster, tmp_path
             lambda: manifests(first.parent / "results"), 240, "the first sweep commits nothing"
         )
         kill(drivers[0], signal.SIGKILL)
-        assert ended(drivers[1], 300, logs[1]) == 0, logs[1].read_text()
+        assert exit_status(drivers[1], 300, logs[1]) == 0, logs[1].read_text()
     finally:
         for driver in drivers:
             driver.kill()
@@ -125,7 +125,7 @@ def test_the_storage_is_away_for_ten_minutes(cluster: MarkedCluster, tmp_path: P
             time.sleep(OUTAGE_S / 2)
             assert driver.poll() is None, log.read_text()
             storage.come_back()
-            assert ended(driver, 600, log) == 0, log.read_text()
+            assert exit_status(driver, 600, log) == 0, log.read_text()
         finally:
             driver.kill()
             driver.wait(10)

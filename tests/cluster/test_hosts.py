@@ -22,7 +22,7 @@ from tests.harness import (
     assert_rows_equal_schedule,
     manifests,
     rows,
-    undisturbed,
+    undisturbed_status,
     wait_for,
 )
 
@@ -81,7 +81,7 @@ def run(hosts: Hosts, experiment: Path, results: str, driver: int = 0) -> subpro
 def ended(hosts: Hosts, process: subprocess.Popen[bytes], limit_s: float) -> tuple[int, str]:
     said = lambda: (hosts.shared / "run.log").read_text()  # noqa: E731
     try:
-        return undisturbed(process.wait(limit_s), said()), said()
+        return undisturbed_status(process.wait(limit_s), said()), said()
     except subprocess.TimeoutExpired:
         raise AssertionError(f"the sweep runs on after {limit_s:g} s: {said()[-3000:]}") from None
 

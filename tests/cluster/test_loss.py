@@ -20,8 +20,8 @@ from scripts.ray_on_this_machine import RayOnThisMachine
 from tests.harness import (
     MODEL,
     assert_nothing_left,
-    ended,
     engine_processes,
+    exit_status,
     full,
     manifests,
     orchestrator,
@@ -59,7 +59,7 @@ def test_a_node_under_notice_gets_no_new_point(
         try:
             wait_for(lambda: manifests(results), 90, "no point was measured")
             notice.write_text("300")
-            assert ended(driver, 120, tmp_path / "log") == 0, (tmp_path / "log").read_text()
+            assert exit_status(driver, 120, tmp_path / "log") == 0, (tmp_path / "log").read_text()
         finally:
             driver.kill()
             driver.wait()
@@ -95,7 +95,7 @@ def test_a_client_whose_disk_is_full_is_replaced_on_a_host_that_has_room(
             if at == "point":
                 wait_for(lambda: manifests(results), 90, "no point was measured")
                 filled.enter_context(full(disk))
-            assert ended(driver, 240, log) == 0, log.read_text()
+            assert exit_status(driver, 240, log) == 0, log.read_text()
         finally:
             driver.kill()
             driver.wait()
@@ -126,7 +126,7 @@ def test_a_lost_head_is_reported_and_used_again_when_it_is_back(back: bool, tmp_
             wait_for(lambda: "has been silent for" in log.read_text(), 30, "nothing is said")
             if back:
                 os.kill(gcs, signal.SIGCONT)
-                assert ended(driver, 180, log) == 0, log.read_text()
+                assert exit_status(driver, 180, log) == 0, log.read_text()
                 assert "answers again after" in log.read_text()
                 return
             assert driver.wait(40) == 1, log.read_text()
@@ -215,7 +215,7 @@ def test_an_agent_that_is_killed_leaves_what_the_others_read_and_the_point_says_
     try:
         wait_for(lambda: is_measuring(results), 180, "no point was measured")
         agent_of_first_rank().kill()
-        assert ended(driver, 240, log) == 0, log.read_text()
+        assert exit_status(driver, 240, log) == 0, log.read_text()
     finally:
         driver.kill()
         driver.wait()

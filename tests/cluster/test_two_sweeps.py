@@ -28,7 +28,7 @@ from tests.harness import (
     environment,
     manifests,
     rows,
-    undisturbed,
+    undisturbed_status,
     wait_for,
     write_experiment,
 )
@@ -127,7 +127,7 @@ def assert_both_ended(folder: Path, *drivers: subprocess.Popen[bytes]) -> None:
     """The drivers of ``a`` and ``b`` have measured all of their points."""
     for name, driver in zip("ab", drivers, strict=True):
         log = (folder / f"{name}.log").read_text()
-        assert undisturbed(driver.returncode, log) == 0, log
+        assert undisturbed_status(driver.returncode, log) == 0, log
 
 
 def assert_each_point_once(folder: Path, *names: str) -> None:

@@ -25,7 +25,7 @@ from tests.documentation.prepared import (
     measured_on_a_gpu,
     two_sweeps,
 )
-from tests.harness import MEASURED_ONCE, MODEL, ROOT, undisturbed
+from tests.harness import MEASURED_ONCE, MODEL, ROOT, undisturbed_status
 from tests.in_this_process import run_here
 from tests.unit.plan.stored_sweeps import planned, store_sweep
 
@@ -146,7 +146,7 @@ def measure_quickstart(folder: Path) -> None:
     _write(folder / "device.yaml", DEVICE)
     results = str(folder / "results")
     done = run_here("run", str(file), "--results", results, "--address", "local", *MEASURED_ONCE)
-    assert undisturbed(done.returncode, done.stderr) == 0, done.stderr
+    assert undisturbed_status(done.returncode, done.stderr) == 0, done.stderr
     plan = load_plan(file)
     deployment = plan.deployments[-1]
     begun = launch_row(deployment, plan.name, 1)

@@ -35,7 +35,7 @@ from orchestrator.emulator.flags import parser as emulator_parser
 from tests.documentation.blocks import Block, blocks, command_lines
 from tests.documentation.figures import GROUPS, MEASUREMENTS, compare_figures
 from tests.documentation.prepared import Replacements, prepare, put_emulated_sweep
-from tests.harness import MEASURED_ONCE, environment, free_port, undisturbed, wait_for
+from tests.harness import MEASURED_ONCE, environment, free_port, undisturbed_status, wait_for
 from tests.in_this_process import Completed, judged_as_if_idle, run_here
 from tests.unit.documentation.pages import ROOT
 
@@ -163,7 +163,7 @@ def is_of_this_process(words: list[str], folder: Path) -> bool:
 def is_expected(status: int, words: list[str], output: str) -> bool:
     """Whether a page may go on after a command that ended with this status."""
     if "run" in words:
-        return undisturbed(status, output) == 0
+        return undisturbed_status(status, output) == 0
     if status == NO_VALID_MEASUREMENT:
         is_spoilt = not OF_RUNS.isdisjoint(words) and SPOILT.search(output) is not None
         return is_spoilt or "doctor" in words or not OF_LOADS.isdisjoint(words)

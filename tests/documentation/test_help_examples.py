@@ -36,7 +36,7 @@ from tests.documentation.help_examples import (
     measure_quickstart,
 )
 from tests.documentation.test_commands import PATH, parse
-from tests.harness import MEASURED_ONCE, environment, free_port, start, undisturbed, wait_for
+from tests.harness import MEASURED_ONCE, environment, free_port, start, undisturbed_status, wait_for
 from tests.in_this_process import judged_as_if_idle, run_here
 
 pytestmark = pytest.mark.cluster  # one of a single node
@@ -417,7 +417,7 @@ def run_in_this_process(line: str, place: Place) -> Ended:
     with chdir(place.folder), judged_as_if_idle():
         done = run_here(*itertools.chain.from_iterable(expanded(word) for word in words[1:]))
     if not rest:
-        status = undisturbed(done.returncode, done.stderr)
+        status = undisturbed_status(done.returncode, done.stderr)
         return Ended(status, done.stdout + done.stderr)
     after = in_a_shell(f"cat {rest}", place, given=done.stdout)
     assert after.status == 0, f"{line}\n{after.output}"
@@ -456,7 +456,7 @@ def run_on_a_cluster(line: str, place: Place, cluster: RayOnThisMachine) -> Ende
         return None if "No available agent" in done.output else done
 
     done: Ended = wait_for(ended, 60, "the cluster takes jobs")
-    return Ended(undisturbed(done.status, done.output), done.output)
+    return Ended(undisturbed_status(done.status, done.output), done.output)
 
 
 def run_while_it_is_watched(line: str, place: Place) -> Ended:

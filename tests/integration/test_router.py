@@ -15,8 +15,8 @@ import pytest
 from tests.harness import (
     assert_nothing_left,
     assert_rows_equal_schedule,
-    ended,
     engine_processes,
+    exit_status,
     orchestrator,
     rows,
     start,
@@ -98,7 +98,7 @@ def test_roles_hand_over_and_are_launched_anew_whole_when_one_of_them_is_killed(
         assert told["prompt_tokens_cached_total"] == told["prompt_tokens_total"] > 0, (
             "it is given every KV cache"
         )
-        assert ended(run, 120, log) == 0, log.read_text()
+        assert exit_status(run, 120, log) == 0, log.read_text()
     finally:
         run.kill()
     assert_nothing_left()

@@ -21,13 +21,13 @@ from tests.harness import (
     ROOT,
     assert_nothing_left,
     assert_rows_equal_schedule,
-    ended,
     engine_processes,
     environment,
+    exit_status,
     manifests,
     rows,
     start,
-    undisturbed,
+    undisturbed_status,
     wait_for,
     write_experiment,
 )
@@ -106,7 +106,7 @@ def test_a_signal_ends_a_sweep_soon_keeps_what_was_measured_and_says_how_to_go_o
     assert_nothing_left()
     assert [one["status"] for one in manifests(results, "launch")] == ["ok"]
     again = start(*argv, log=log)
-    assert ended(again, 60, log) == 0
+    assert exit_status(again, 60, log) == 0
     assert re.search(r"1 measured(?: \(of them 1 \w+\))?, 1 already done", log.read_text())
 
 
@@ -129,7 +129,7 @@ def test_an_engine_that_lives_and_makes_no_step_is_found_and_started_again(tmp_p
         (server,) = [one for one in engines if "orchestrator.emulator" in one.cmdline()]
         server.send_signal(signal.SIGSTOP)
         _, said = driver.communicate(timeout=120)
-    assert undisturbed(driver.returncode, said) == 0, said
+    assert undisturbed_status(driver.returncode, said) == 0, said
     assert "2 measured" in said
     (stalled,) = [row for row in rows(results, "points") if row["status"] == "failed"]
     assert (stalled["failure_kind"], stalled["failure_class"]) == ("engine_stalled", "engine_crash")
@@ -183,7 +183,7 @@ def test_nothing_is_broken_on_a_terminal(columns: int, tmp_path: Path) -> None:
     experiment = write_experiment(tmp_path, TWO)
     where = ["--results", str(tmp_path / "results"), "--address", "local"]
     status, lines = in_terminal(columns, ["run", str(experiment), *MEASURED_ONCE, *where])
-    assert undisturbed(status, "\n".join(lines)) == 0, lines
+    assert undisturbed_status(status, "\n".join(lines)) == 0, lines
     too_long = [line for line in lines if len(line) > columns]
     # what is there to be copied stays whole: a command, and the address of the page alone on its line
     page = str(tmp_path / "results" / "two" / "report.html")
@@ -216,7 +216,7 @@ def test_a_sweep_ends_when_it_is_decided_and_the_same_command_goes_on(tmp_path: 
     experiment, results = write_experiment(tmp_path, DECIDED), tmp_path / "results"
     argv = ["run", str(experiment), "--results", str(results), "--address", "local"]
     log = tmp_path / "log"
-    assert ended(start(*argv, "--until", "decided", log=log), 120, log) in (0, 3)
+    assert exit_status(start(*argv, "--until", "decided", log=log), 120, log) in (0, 3)
     said = log.read_text()
     assert " leads: " in said
     decided = re.search(r"decided within 5 %: \d deployments? not measured to the end", said)
@@ -225,7 +225,7 @@ def test_a_sweep_ends_when_it_is_decided_and_the_same_command_goes_on(tmp_path: 
     measured = len(manifests(results))
     assert measured < 8
     assert decided[0] in orchestrator_says("best", str(results))
-    assert ended(start(*argv, log=log), 120, log) in (0, 3)
+    assert exit_status(start(*argv, log=log), 120, log) in (0, 3)
     assert len(manifests(results)) == 8
     assert decided[0] not in orchestrator_says("best", str(results))
 

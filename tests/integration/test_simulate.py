@@ -7,7 +7,7 @@ import signal
 import time
 from pathlib import Path
 
-from tests.harness import ended, orchestrator, start
+from tests.harness import exit_status, orchestrator, start
 from tests.unit.simulation.builders import EXPERIMENT, files_of
 
 
@@ -76,5 +76,5 @@ def test_ctrl_c_ends_it_in_order(tmp_path: Path) -> None:
     while driver.poll() is None and len(list((results / "x" / "commits").rglob("*.json"))) < 5:
         time.sleep(0.01)
     driver.send_signal(signal.SIGINT)
-    assert ended(driver, 60, tmp_path / "log") == 130
+    assert exit_status(driver, 60, tmp_path / "log") == 130
     assert "run the same command again to continue" in (tmp_path / "log").read_text()

@@ -15,7 +15,7 @@ import pytest
 from tests.harness import (
     MODEL,
     assert_rows_equal_schedule,
-    ended,
+    exit_status,
     full,
     orchestrator,
     rows,
@@ -47,7 +47,7 @@ def sweep(results: str, folder: Path) -> Iterator[Callable[[], str]]:
     try:
         wait_for(lambda: "measured short 1 in flight" in log.read_text(), 120, "the first point")
         yield log.read_text
-        assert ended(driver, 120, log) == 0, log.read_text()
+        assert exit_status(driver, 120, log) == 0, log.read_text()
     finally:
         driver.kill()
         driver.wait()

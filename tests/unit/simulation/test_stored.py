@@ -49,6 +49,6 @@ def test_a_launch_or_an_attempt_that_is_not_stored_means_that_the_plan_has_chang
         launches[0].attempt("another")
     for launch in launches:
         assert left.launch(launch.manifest.launch_id) is launch
-        left.repeated(launch)
+        left.note_repeated(launch)
     assert not left.are_left
     assert left.launch("another") is None  # it is new
