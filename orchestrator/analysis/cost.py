@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import nnls
 
 from orchestrator.analysis.points import StoredPoint
 from orchestrator.base.grouping import values_by_key
@@ -69,7 +68,11 @@ def allocated_usd(points: Iterable[StoredPoint]) -> dict[str, AllocatedUsd]:
     by_deployment = values_by_key((point.head.deployment_id, point) for point in points)
     allocated: dict[str, AllocatedUsd] = {}
     for deployment_id, of_deployment in by_deployment.items():
-        prices = _allocated(_busiest(of_deployment), of_deployment[0].deployment.usd_per_hour)
+        usd_per_hour = of_deployment[0].deployment.usd_per_hour
+        workloads = {point.head.workload for point in of_deployment}
+        if len(workloads) < 2 or not usd_per_hour:
+            continue  # before its figures are read
+        prices = _allocated(_busiest(of_deployment), usd_per_hour)
         if prices is not None:
             allocated[deployment_id] = prices
     return allocated
@@ -78,19 +81,23 @@ def allocated_usd(points: Iterable[StoredPoint]) -> dict[str, AllocatedUsd]:
 def _busiest(points: Sequence[StoredPoint]) -> list[StoredPoint]:
     """The valid point with the most tokens per second, of each workload."""
     busiest: dict[str, StoredPoint] = {}
+    highest_rates: dict[str, float] = {}
     for point in points:
         rate = point.figures.total_token_throughput
         if point.validity != "valid" or not rate:
             continue
-        before = busiest.get(point.head.workload)
-        if before is None or rate > (before.figures.total_token_throughput or 0.0):
-            busiest[point.head.workload] = point
+        workload = point.head.workload
+        if rate > highest_rates.get(workload, 0.0):
+            highest_rates[workload] = rate
+            busiest[workload] = point
     return list(busiest.values())
 
 
-def _allocated(points: Sequence[StoredPoint], usd_per_hour: float | None) -> AllocatedUsd | None:
-    if len(points) < 2 or not usd_per_hour:
+def _allocated(points: Sequence[StoredPoint], usd_per_hour: float) -> AllocatedUsd | None:
+    if len(points) < 2:
         return None
+    from scipy.optimize import nnls  # imported late: it takes 0.4 s that most answers can save
+
     rates = np.array(
         [
             [

@@ -1,7 +1,8 @@
 """The tables of ``orchestrator results``: what was measured, one line per point."""
 
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.analysis.deployments import compared_model
@@ -83,6 +84,7 @@ _DROPPED_FIRST = (
     "attainment",
 )
 _GOES_LAST = "ttft_ms.p99"  # left out only if else every cell would get a line of its own
+_SHOWN_PERCENTILES = {"p50": 0.5, "p99": 0.99}
 MOST_LEVELS = 6  # named with a failure; the others are counted
 
 
@@ -340,8 +342,7 @@ def _usual_columns(
     verdicts = [_verdict_cell(point, footnotes) for point in points]
     yield FilledColumn(Column("verdict", fold=True, name="validity"), verdicts)
     yield from _throughput_columns(points)
-    for title, latency in (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms"), ("E2E", "e2e_ms")):
-        yield from _latency_columns(points, title, latency)
+    yield from _latency_columns(points, {"TTFT": "ttft_ms", "TPOT": "tpot_ms", "E2E": "e2e_ms"})
     yield from _limit_columns(documents)
     yield from efficiency_cells(points)
     agreement = agreement_column(points)
@@ -356,9 +357,9 @@ def _profile_columns(documents: Sequence[PointDocument]) -> Iterator[FilledColum
     They are those of single requests, except in the last columns, which are about all requests.
     """
     points = [document.point for document in documents]
-    yield from _latency_columns(points, "TTFT", "ttft_from_sent_ms")
+    yield from _latency_columns(points, {"TTFT": "ttft_from_sent_ms"})
     yield _median_column(points, "prefill\ntokens/s", "prefill_throughput")
-    yield from _latency_columns(points, "TPOT", "tpot_ms")
+    yield from _latency_columns(points, {"TPOT": "tpot_ms"})
     yield _median_column(points, "decode\ntokens/s", "decode_throughput")
     inputs = [figure(point.figures.input_token_throughput) for point in points]
     yield FilledColumn(Column("all input\ntokens/s", name="input_token_throughput"), inputs)
@@ -391,16 +392,25 @@ def _median_column(points: Sequence[StoredPoint], title: str, figure_name: str) 
 
 
 def _latency_columns(
-    points: Sequence[StoredPoint], title: str, figure_name: str
+    points: Sequence[StoredPoint], names: Mapping[str, str]
 ) -> Iterator[FilledColumn]:
-    """The median and the 99th percentile; a percentile of too few answers is marked."""
-    for name, quantile in (("p50", 0.5), ("p99", 0.99)):
-        texts = []
-        for point in points:
-            values = getattr(point.figures, figure_name)
-            texts.append(marked_percentile(values, quantile, point.figures.requests.ok))
-        column = Column(f"{title} ms\n{name}", name=f"{figure_name}.{name}")
-        yield FilledColumn(column, marks_aligned(texts))
+    """The median and the 99th percentile; a percentile of too few answers is marked.
+
+    ``names``: title of a latency -> the name of its figure. The figures of a point are read once
+    for all of them, because they are decoded again each time.
+    """
+    texts: defaultdict[tuple[str, str], list[str]] = defaultdict(list)  # of (figure, percentile)
+    for point in points:
+        figures = point.figures
+        for figure_name in names.values():
+            values = getattr(figures, figure_name)
+            for percentile, quantile in _SHOWN_PERCENTILES.items():
+                text = marked_percentile(values, quantile, figures.requests.ok)
+                texts[figure_name, percentile].append(text)
+    for title, figure_name in names.items():
+        for percentile in _SHOWN_PERCENTILES:
+            column = Column(f"{title} ms\n{percentile}", name=f"{figure_name}.{percentile}")
+            yield FilledColumn(column, marks_aligned(texts[figure_name, percentile]))
 
 
 def _limit_columns(documents: Sequence[PointDocument]) -> Iterator[FilledColumn]:
