@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -329,7 +329,8 @@ def compare_sweeps(
     of_base = _keyed(base, base.points(*slos).current)
     of_new = _keyed(new, new.points(*slos).current)
     _check_across(rules.across, [*of_base, *of_new])
-    pairs, without_partner = _paired(of_base, of_new, rules.across)
+    pairing = _paired(of_base, of_new, rules.across)
+    pairs = pairing.pairs
     valid: list[Pair] = []
     failed: list[StoredPoint] = []
     failing: list[StoredPoint] = []
@@ -349,20 +350,20 @@ def compare_sweeps(
         if not spoilt:
             valid.append(pair)
     _check_parts(rules.metrics, pairs)
-    measured, without_value = _values(valid, _metrics_of(valid, rules.metrics, slo))
-    changes, spreads = _judged(measured, rules)
+    values = _values(valid, _metrics_of(valid, rules.metrics, slo))
+    judged = _judged(values.measured, rules)
     return SweepComparison(
         base=base,
         new=new,
         rules=rules,
         slo=slo,
-        changes=tuple(sorted(changes, key=_worst_first)),
-        spreads=spreads,
+        changes=tuple(sorted(judged.changes, key=_place_by_harm)),
+        spreads=judged.spreads,
         failed=tuple(failed),
         failing=tuple(failing),
         invalid=tuple(invalid),
-        without_partner=tuple(without_partner),
-        without_value=tuple(without_value),
+        without_partner=tuple(pairing.without_partner),
+        without_value=tuple(values.without_value),
         changed=changed_facts(
             MeasuredSide(base, [pair.base for pair in pairs], _client_versions(of_base)),
             MeasuredSide(new, [pair.new for pair in pairs], _client_versions(of_new)),
@@ -475,28 +476,42 @@ def _check_parts(metrics: Sequence[Metric], pairs: Sequence[Pair]) -> None:
             raise InputError(f"--fail-on: {unknown_name('part', part, known)}")
 
 
+@dataclass(frozen=True, slots=True)
+class _Pairing:
+    """The pairs of two sweeps' points, and the points that are in none."""
+
+    pairs: list[Pair]
+    without_partner: list[WithoutPartner]
+
+
 def _paired(
     of_base: Sequence[_KeyedPoint], of_new: Sequence[_KeyedPoint], across: Sequence[str]
-) -> tuple[list[Pair], list[WithoutPartner]]:
+) -> _Pairing:
+    """Pairs the points that have the same key and are the only ones of their side that have it."""
     base_by_key = values_by_key((each.key(across), each) for each in of_base)
     new_by_key = values_by_key((each.key(across), each) for each in of_new)
-    pairs = []
-    without_partner = []
+    pairs: list[Pair] = []
+    alone: list[WithoutPartner] = []
     for key in dict.fromkeys([*base_by_key, *new_by_key]):
-        base, new = base_by_key.get(key, []), new_by_key.get(key, [])
+        base = base_by_key.get(key, [])
+        new = new_by_key.get(key, [])
         if len(base) == len(new) == 1:
             pairs.append(Pair(base[0].point, new[0].point))
-            continue
-        is_ambiguous = bool(base and new)
-        for side, points, others in (("BASE", base, of_new), ("NEW", new, of_base)):
-            for each in points:
-                if is_ambiguous:
-                    alone = WithoutPartner(side, each.point, is_ambiguous=True)
-                else:
-                    nearest = _least_difference(each, others, across)
-                    alone = WithoutPartner(side, each.point, nearest.settings, nearest.load)
-                without_partner.append(alone)
-    return pairs, without_partner
+        elif base and new:
+            for side, points in (("BASE", base), ("NEW", new)):
+                alone += [WithoutPartner(side, each.point, is_ambiguous=True) for each in points]
+        else:
+            alone += [_without_partner("BASE", each, of_new, across) for each in base]
+            alone += [_without_partner("NEW", each, of_base, across) for each in new]
+    return _Pairing(pairs, alone)
+
+
+def _without_partner(
+    side: str, point: _KeyedPoint, others: Sequence[_KeyedPoint], across: Sequence[str]
+) -> WithoutPartner:
+    """A point whose key no point of the other side has. ``others``: the points of that side."""
+    nearest = _least_difference(point, others, across)
+    return WithoutPartner(side, point.point, nearest.settings, nearest.load)
 
 
 @dataclass(frozen=True, slots=True)
@@ -520,7 +535,8 @@ def _least_difference(
     ]
     if not differences:
         return _Difference()
-    return min(differences, key=lambda each: (len(each.load), len(each.settings)))
+    differences.sort(key=lambda difference: len(difference.settings))
+    return min(differences, key=lambda difference: len(difference.load))
 
 
 def _difference(point: _KeyedPoint, other: _KeyedPoint, across: Sequence[str]) -> _Difference:
@@ -560,7 +576,8 @@ def _fails_more_requests(pair: Pair, rules: DifferenceRules, pairs: int) -> bool
     test raises false alarms where failures come by start. Repeats in which the engine fell behind
     do not count, since the load itself may have ended requests.
     """
-    base, new = _requests(pair.base), _requests(pair.new)
+    base = _requests(pair.base)
+    new = _requests(pair.new)
     if base.scheduled == 0 or new.scheduled == 0:
         return False
     growth = new.failed / new.scheduled - base.failed / base.scheduled
@@ -594,31 +611,45 @@ def _metrics_of(pairs: Sequence[Pair], metrics: Sequence[Metric], slo: Slo | Non
     return list(expanded)
 
 
-def _values(
-    pairs: Sequence[Pair], metrics: Sequence[Metric]
-) -> tuple[list[_Measured], list[WithoutValue]]:
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """The values of metrics at pairs, and the pairs that lack one."""
+
+    measured: list[_Measured]
+    without_value: list[WithoutValue]
+
+
+def _values(pairs: Sequence[Pair], metrics: Sequence[Metric]) -> _Values:
     """The values of each metric. A pair without a metric's part is left out."""
-    measured = []
-    without_value = []
+    values = _Values([], [])
     for metric in metrics:
         for pair in pairs:
             if metric.part is not None and metric.part not in pair.parts:
                 continue
-            base, new = metric.of_point(pair.base), metric.of_point(pair.new)
+            base = metric.of_point(pair.base)
+            new = metric.of_point(pair.new)
             if base is None or new is None:
-                without_value.append(WithoutValue(pair, metric))
+                values.without_value.append(WithoutValue(pair, metric))
             else:
-                measured.append(_Measured(pair, metric, base, new))
-    return measured, without_value
+                values.measured.append(_Measured(pair, metric, base, new))
+    return values
 
 
 def _on_scale(metric: Metric, base: StartValues, new: StartValues) -> Sides:
     return Sides(base, new) if metric.is_share else Sides(base.logs(), new.logs())
 
 
-def _judged(
-    measured: Sequence[_Measured], rules: DifferenceRules
-) -> tuple[list[MetricChange], dict[Metric, CommonSpread | None]]:
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """The changes with their verdicts. ``spreads``: by metric, the spread between starts that its
+    pairs have in common; None: they have none.
+    """
+
+    changes: list[MetricChange]
+    spreads: dict[Metric, CommonSpread | None]
+
+
+def _judged(measured: Sequence[_Measured], rules: DifferenceRules) -> _Judged:
     """Judges everything that is gated together.
 
     The spread of a share depends on its size, so the spread of shares is never pooled.
@@ -649,11 +680,18 @@ def _judged(
         metric: None if spread is None else spread.common
         for metric, spread in spread_by_metric.items()
     }
-    return changes, common_spreads
+    return _Judged(changes, common_spreads)
 
 
 _ORDER = (Verdict.WORSE, Verdict.UNDECIDED, Verdict.SAME, Verdict.BETTER)
 
 
-def _worst_first(change: MetricChange) -> tuple[int, float]:
-    return _ORDER.index(change.judged.verdict), -change.harm
+class _PlaceByHarm(NamedTuple):
+    """The order of changes, the worst first: by verdict, then by harm."""
+
+    verdict: int  # place in _ORDER
+    minus_harm: float
+
+
+def _place_by_harm(change: MetricChange) -> _PlaceByHarm:
+    return _PlaceByHarm(_ORDER.index(change.judged.verdict), -change.harm)
