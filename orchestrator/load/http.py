@@ -173,7 +173,8 @@ def unwrap_chunks(reads: Sequence[bytes]) -> Body:
     )
     parser.feed_data(_CHUNKED)
     try:
-        for pieces.read, data in enumerate(reads):
+        for read_index, data in enumerate(reads):
+            pieces.read = read_index
             parser.feed_data(data)
     except httptools.HttpParserError as error:
         if not pieces.complete:
@@ -214,6 +215,7 @@ _LAST = b"\n\ndata: [DONE]\n\n"
 # for two of them
 _BLANK = re.compile(rb"(?>\r\n|\n|\r)(?:(?>\r\n|\n|\r))+")
 _LINE = re.compile(rb"\r\n|\n|\r")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,18 +261,19 @@ def _split_any(body: bytes) -> Events:
     ends: list[int] = []
     done = False
     done_at = 0
-    at = 3 if body.startswith(b"\xef\xbb\xbf") else 0
-    while at < len(body) and not done:
-        blank = _BLANK.search(body, at)
+    start = len(_BYTE_ORDER_MARK) if body.startswith(_BYTE_ORDER_MARK) else 0
+    while start < len(body) and not done:
+        blank = _BLANK.search(body, start)
         end = blank.start() if blank else len(body)
-        payload = _payload(body[at:end])
+        event = body[start:end]
+        payload = _payload(event)
         if payload is not None and payload.strip() == b"[DONE]":
             done = True
-            done_at = at
+            done_at = start
         elif payload is not None:
             payloads.append(payload)
-            ends.append(at + len(body[at:end].rstrip(b"\r\n")))
-        at = blank.end() if blank else len(body)
+            ends.append(start + len(event.rstrip(b"\r\n")))
+        start = blank.end() if blank else len(body)
     return Events(payloads, ends, done, done_at)
 
 

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -83,9 +84,8 @@ def forget(path: Path) -> None:
 
 
 def _if_free(path: Path, do: Callable[[], None]) -> bool:
-    """Whether the lock exists and is free.
-
-    If so, calls ``do`` while no other process can take it.
+    """If the lock exists and no process holds it, calls ``do`` while none can take it. Returns
+    whether that was so.
     """
     try:
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -117,8 +117,15 @@ def _lock(path: Path) -> int:
         os.close(file)
 
 
-def tagged(tags: Mapping[str, str]) -> Iterator[tuple[psutil.Process, dict[str, str]]]:
-    """(process, environment) of living processes whose environment contains ``tags``.
+class TaggedProcess(NamedTuple):
+    """A living process of a launch, with its environment."""
+
+    process: psutil.Process
+    environment: Mapping[str, str]
+
+
+def tagged(tags: Mapping[str, str]) -> Iterator[TaggedProcess]:
+    """The living processes whose environment contains ``tags``.
 
     Skips processes of other users, whose environment cannot be read, and of other PID namespaces:
     the owner of a container may hold a lock that cannot be seen from here.
@@ -134,7 +141,7 @@ def tagged(tags: Mapping[str, str]) -> Iterator[tuple[psutil.Process, dict[str, 
         except (psutil.Error, OSError):
             continue
         if _pid_namespace(process.pid) == namespace and process.pid != os.getpid():
-            yield process, environment
+            yield TaggedProcess(process, environment)
 
 
 def kill_tagged(tags: Mapping[str, str]) -> list[int]:
@@ -146,7 +153,7 @@ def kill_tagged(tags: Mapping[str, str]) -> list[int]:
     killed: dict[int, None] = {}  # an ordered set
     segments: set[SharedSegment] = set()
     for _ in range(KILL_ROUNDS):
-        processes = [process for process, _ in tagged(tags)]
+        processes = [tagged_process.process for tagged_process in tagged(tags)]
         if not processes:
             break
         segments |= mapped(process.pid for process in processes)

@@ -31,8 +31,8 @@ WORK_KEPT_S = 7 * 86_400.0  # for work folders of dead launches: only their logs
 
 
 @dataclass(frozen=True, slots=True)
-class Leftover:
-    """A process or container that outlived its launch."""
+class LaunchMember:
+    """A process or container of a launch."""
 
     launch_id: str
     name: str
@@ -40,7 +40,7 @@ class Leftover:
     runtime: str = ""  # of a container: docker or podman
 
 
-def leftovers(locks: Path | None = None) -> list[Leftover]:
+def leftovers(locks: Path | None = None) -> list[LaunchMember]:
     """Processes and containers of launches whose owners are gone. Changes nothing.
 
     ``locks``: folder of the locks; processes tagged with another folder belong to someone else.
@@ -54,7 +54,7 @@ def leftovers(locks: Path | None = None) -> list[Leftover]:
     return [candidate for candidate in candidates if candidate.launch_id in abandoned]
 
 
-def reap(locks: Path | None = None, work: Path | None = None) -> list[Leftover]:
+def reap(locks: Path | None = None, work: Path | None = None) -> list[LaunchMember]:
     """Ends what ``leftovers`` finds and returns it. Also removes old lock files and work folders of
     dead launches.
 
@@ -129,23 +129,23 @@ def _abandoned(folder: Path) -> set[str]:
     return {path.name.removesuffix(".lock") for path in folder.glob("*.lock") if is_abandoned(path)}
 
 
-def _processes(folder: Path) -> list[Leftover]:
+def _processes(folder: Path) -> list[LaunchMember]:
     """The tagged processes of all launches, living and dead."""
     processes = []
     for process, environment in tagged({LOCKS: str(folder)}):
         with suppress(psutil.Error):
             launch_id = environment.get(LAUNCH, "")
-            processes.append(Leftover(launch_id, process.name(), pid=process.pid))
+            processes.append(LaunchMember(launch_id, process.name(), pid=process.pid))
     return processes
 
 
-def _containers(runtime: str, folder: Path) -> list[Leftover]:
+def _containers(runtime: str, folder: Path) -> list[LaunchMember]:
     """Our containers. Empty if the runtime is not installed."""
     if shutil.which(runtime) is None:
         return []
     label = f"label={LOCKS_LABEL}={folder}"
     names = output_of(runtime, "ps", "--all", "--filter", label, "--format", "{{.Names}}")
-    return [Leftover(launch_of(name), name, runtime=runtime) for name in names.split()]
+    return [LaunchMember(launch_of(name), name, runtime=runtime) for name in names.split()]
 
 
 def output_of(*argv: str) -> str:

@@ -117,7 +117,9 @@ class Attempt:
 
     @property
     def interrupted(self) -> bool:
-        """Whether the user ended it, so that it did not measure what was asked for."""
+        """Whether the user or too many errors ended it, so that it did not measure all that it was
+        to measure.
+        """
         return self.loaded is not None and self.loaded.interrupted
 
     @property

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.node import ownership, reaper
 from orchestrator.node.ownership import LaunchLock
-from orchestrator.node.reaper import Leftover
+from orchestrator.node.reaper import LaunchMember
 from tests.harness import wait_for
 
 NAMES = [
@@ -53,8 +53,8 @@ def test_only_containers_of_lost_launches_are_removed(docker: Path) -> None:
     lock = LaunchLock("held", locks)
     (locks / "lost.lock").touch()  # of "spared" nothing is known
     assert reaper.reap(locks, work) == [
-        Leftover("lost", NAMES[1], runtime="docker"),
-        Leftover("lost", NAMES[2], runtime="docker"),
+        LaunchMember("lost", NAMES[1], runtime="docker"),
+        LaunchMember("lost", NAMES[2], runtime="docker"),
     ]
     assert [path.name for path in locks.iterdir()] == ["held.lock"], (
         "locks of the dead go with what they left"
