@@ -119,7 +119,7 @@ def _expected_of_all(
         raise UncountedError(TOO_MANY_BLOCKS)
     sent = _SentParts(others, assignment, answers, prompts)
     first_turns = _first_turns(answered, is_written, assignment.kind)
-    sent.prompts.learn_pictures(first_turns)
+    sent.prompts.learn(first_turns)
     expectation = _Expectation(assignment, known, sent)
     expected = expectation.of(answered)
     is_miscounted = is_written & (expectation.prompt_tokens != answered.prompt_tokens)

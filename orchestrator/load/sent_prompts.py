@@ -27,7 +27,7 @@ from orchestrator.workloads.trace import TraceRequests
 
 # After so many prompts their mean length says whether there is time for all of them.
 ESTIMATED_AFTER = 200
-PICTURES_LEARNT_FROM = 300  # prompts with pictures say how many tokens a picture takes
+LEARNT_FROM = 300  # prompts that show what an engine makes of pictures and tools
 MOST_SHAPES = 100  # of pictures that come together with others only
 _BASE64 = b";base64,"
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -79,6 +79,8 @@ class SentPrompts:
         self._users: dict[int, dict[int, Message]] = {}  # by session and turn
         self._of_files: dict[_Place, TokenIds] = {}  # that depend on no answer
         self._pictures = PictureTokens()
+        # whether prompts lack tools that no answer may call, as with SGLang; None: not known yet
+        self._leaves_tools_out: bool | None = None
         self._sends_pictures = _sends_pictures(assignment.kind)
 
     def tokens(self, session: int, turn: int, phase: str, counted: int | None) -> TokenIds:
@@ -123,10 +125,9 @@ class SentPrompts:
             flat = prompt.flat()
             assert not isinstance(flat, str)
             return flat
-        counter = self._text_counter()
-        pieces = counter.pieces(prompt.messages, prompt.fields.get("tools", ()))
+        pieces = self._pieces(prompt)
         self._written += 1
-        self._check_length(counter)
+        self._check_length(self._text_counter())
         pictures = _pictures_of(prompt)
         if not pictures:
             return pieces[0]
@@ -138,26 +139,32 @@ class SentPrompts:
             tokens += [np.full(length, -1 - number, np.int32), piece]
         return np.concatenate(tokens)
 
-    def learn_pictures(self, first_turns: Iterable[AnsweredPrompt]) -> None:
-        """Finds out how many tokens pictures take, from the first turns of sessions. Raises
+    def learn(self, first_turns: Iterable[AnsweredPrompt]) -> None:
+        """Finds out from the first turns of sessions what the engine's counts alone say: whether it
+        leaves tools out that no answer may call, and how many tokens pictures take. Raises
         UncountedError.
         """
         counted: list[CountedPictures] = []
-        if not self._sends_pictures:
-            return
-        for answered in first_turns:
+        for number, answered in enumerate(first_turns):
+            is_enough = number == LEARNT_FROM and not self._sends_pictures
+            if is_enough or len(counted) == LEARNT_FROM:
+                break
             history = self._kind.history(answered.session)
             prompt = self._kind.request(answered.session, answered.turn, answered.phase, history)
             pictures = _pictures_of(prompt)
             if pictures:
-                pieces = self._text_counter().pieces(
-                    prompt.messages, prompt.fields.get("tools", ())
-                )
-                tokens = answered.counted - sum(map(len, pieces))
+                tokens = answered.counted - sum(map(len, self._pieces(prompt)))
                 counted.append(CountedPictures(pictures, tokens))
-            if len(counted) == PICTURES_LEARNT_FROM:
-                break
+            elif _has_unused_tools(prompt) and self._leaves_tools_out is None:
+                with_tools = sum(map(len, self._pieces(prompt)))
+                self._leaves_tools_out = answered.counted < with_tools
         self._pictures.learn(counted)
+
+    def _pieces(self, prompt: Prompt) -> list[TokenIds]:
+        tools = prompt.fields.get("tools", ())
+        if self._leaves_tools_out and _has_unused_tools(prompt):
+            tools = ()
+        return self._text_counter().pieces(prompt.messages, tools)
 
     def _text_counter(self) -> PromptTokens:
         if self._counter is None:
@@ -300,6 +307,11 @@ def _sends_pictures(kind: WorkloadKind) -> bool:
     if isinstance(kind, DrawnRequests | FileRequests | TraceRequests):
         return kind.has_images
     return False
+
+
+def _has_unused_tools(prompt: Prompt) -> bool:
+    """Whether a prompt defines tools that its answer must not call."""
+    return "tools" in prompt.fields and prompt.fields.get("tool_choice") == "none"
 
 
 def _pictures_of(prompt: Prompt) -> list[bytes]:

@@ -503,6 +503,24 @@ def test_a_workloads_tools_are_expected_as_the_template_writes_them(model: str) 
     assert min(map(int, filter(None, hits.values()))) >= 8
 
 
+@pytest.mark.parametrize("clients", [1, 2])
+@pytest.mark.parametrize(("tokens_of_tools", "least"), [(9, 8), (0, 0)])
+def test_tools_that_no_answer_may_call_are_expected_as_far_as_the_engine_counts_them(
+    model: str, clients: int, tokens_of_tools: int, least: int
+) -> None:
+    """vLLM writes them, SGLang does not."""
+    tools = [{"type": "function", "function": {"name": "weather"}}] * 9
+    keys = {"api": "chat", "tools": tools, "tool_choice": "none", "input_tokens": 5}
+    point = replace(point_of(4, CHAT, **keys), tokenizer=model)
+    hits: dict[int, int | None] = {}
+    for client in range(clients):
+        # a role, five words, and the mark of the answer
+        hits |= expected(point, client, clients, counted=lambda session: tokens_of_tools + 7)
+    assert hits.pop(0) == 0
+    assert min(tokens for tokens in hits.values() if tokens is not None) == least
+    assert None not in hits.values()
+
+
 @pytest.mark.parametrize("sizes", [["8x8"], ["8x8", "16x8", "24x8"]])
 @pytest.mark.parametrize("clients", [1, 2])
 def test_the_same_pictures_are_expected_as_many_tokens_as_the_engine_counts(
