@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from orchestrator.analysis.attempt_summary import CommittedAttempt, pool_key
 from orchestrator.analysis.metrics import figures, merge, observe
+from orchestrator.base.clock import UnixSpan
 from orchestrator.load.validity import PointVerdict
 from orchestrator.plan.make import make_plan
 from orchestrator.plan.model import Measurement, Plan, Point
@@ -167,7 +168,7 @@ class Writer:
         )
         verdict = PointVerdict("valid", [], {"offered_rate": 3.0, "achieved_rate": 3.0})
         tried = Tried(
-            verdict=verdict, loaded=Loaded(span_unix_ns=(at_ns, at_ns), requests=used.requests)
+            verdict=verdict, loaded=Loaded(span=UnixSpan(at_ns, at_ns), requests=used.requests)
         )
         point = AttemptRecord(deployment, point, measurement, tried, attempt_id).row(plan.name)
         files = [

@@ -25,6 +25,7 @@ import numpy as np
 import pyarrow.compute as pc
 from make_store import TOKENS, template
 
+from orchestrator.base.clock import UnixSpan
 from orchestrator.cli.load import document_of_level
 from orchestrator.cluster.base import ClientReport
 from orchestrator.load.point import ClientStats, Target
@@ -85,7 +86,7 @@ def measure(requests: int) -> None:
     own = [resident("RssAnon")]
     threading.Thread(target=watch, args=(own,), daemon=True).start()
     loaded = Loaded(
-        span_unix_ns=(0, requests // AT_ONCE * SECONDS * 10**9),
+        span=UnixSpan(0, requests // AT_ONCE * SECONDS * 10**9),
         requests=LazyRows.of("requests", [rows]),
         reports={0: ClientReport(stats, (), rows, gaps)},
     )

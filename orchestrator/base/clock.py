@@ -3,6 +3,20 @@
 import threading
 import time
 from collections.abc import Callable
+from typing import NamedTuple
+
+
+class UnixSpan(NamedTuple):
+    """A span of time by the driver's wall clock, from ``start_ns`` to right before ``end_ns``, in
+    nanoseconds since 1970.
+    """
+
+    start_ns: int
+    end_ns: int
+
+    @property
+    def length_s(self) -> float:
+        return (self.end_ns - self.start_ns) / 1e9
 
 
 class Clock:

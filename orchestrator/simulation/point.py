@@ -12,6 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from orchestrator.base.arrays import Floats
+from orchestrator.base.clock import UnixSpan
 from orchestrator.base.errors import Failure, FailureKind, InputError
 from orchestrator.capacity.strategy import ProbeWatch
 from orchestrator.cluster.base import ClientReport
@@ -147,7 +148,7 @@ class PointSimulator:
         if engines.caches_prefixes and has_slices(point.workload):
             stats = replace(stats, no_expected_hits=NO_TEXT)
         loaded = Loaded(
-            span_unix_ns=(started_unix_ns, started_unix_ns + int(lasted_s * 1e9)),
+            span=UnixSpan(started_unix_ns, started_unix_ns + int(lasted_s * 1e9)),
             requests=requests,
             reports={0: ClientReport(stats, (), rows, events)},
             early=early,

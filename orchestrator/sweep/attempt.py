@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.analysis.engine_side import engine_side
 from orchestrator.analysis.metrics import steady_window
+from orchestrator.base.clock import UnixSpan
 from orchestrator.base.errors import Failure, FailureKind
 from orchestrator.base.text import counted
 from orchestrator.cluster.base import ClientReport
@@ -43,7 +44,7 @@ class Loaded:
     """What loading the replicas once left behind.
 
     ``requests``: every scheduled request, those of lost clients included; if the user ended the
-    point, only those that were over by then. ``span_unix_ns``: the start and end of warm-up and
+    point, only those that were over by then. ``span``: the start and end of warm-up and
     window together, without draining. ``reports``: by client. ``lost``: by client, the rows made up
     for clients that were lost, not stored yet. ``samples``: /metrics by replica, of an endpoint
     without what is not of this load; ``metrics_note`` then says why. ``failure``: what ended the
@@ -53,7 +54,7 @@ class Loaded:
     ``telemetry``: what agents sampled of GPUs and hosts.
     """
 
-    span_unix_ns: tuple[int, int]
+    span: UnixSpan
     requests: Rows
     reports: Mapping[int, ClientReport] = field(default_factory=dict)
     lost: Mapping[int, RowFile] = field(default_factory=dict)
@@ -76,8 +77,7 @@ class Loaded:
         """
         if duration_s is None or not (self.interrupted or self.early):
             return duration_s
-        start_ns, end_ns = self.span_unix_ns
-        return max(0.0, (end_ns - start_ns) / 1e9 - (warmup_s or 0.0))
+        return max(0.0, self.span.length_s - (warmup_s or 0.0))
 
     @property
     def stats(self) -> list[ClientStats]:
@@ -171,8 +171,7 @@ def judged(
 
 def _interrupted(point: LoadPoint, loaded: Loaded) -> str:
     """How far the point came, as a sentence."""
-    start_ns, end_ns = loaded.span_unix_ns
-    text = f"interrupted after {(end_ns - start_ns) / 1e9:.1f} s"
+    text = f"interrupted after {loaded.span.length_s:.1f} s"
     if point.ends_s is not None:
         text = f"{text} of {point.ends_s:g} s"
     text = f"{text}: these are its figures until then"

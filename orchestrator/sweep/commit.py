@@ -125,8 +125,7 @@ class AttemptRecord:
 
     def _started_unix_ns(self) -> int:
         if self.attempt.loaded is not None:
-            start_ns, _ = self.attempt.loaded.span_unix_ns
-            return start_ns
+            return self.attempt.loaded.span.start_ns
         return time.time_ns() if self.began_unix_ns is None else self.began_unix_ns
 
     def _is_emulated(self) -> bool:

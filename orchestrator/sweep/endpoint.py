@@ -172,7 +172,7 @@ class EndpointRun:
 
         assert attempt.loaded
         store.write_plan(self.plan.to_json())
-        launch = launch_row(self.deployment, store.experiment, attempt.loaded.span_unix_ns[0])
+        launch = launch_row(self.deployment, store.experiment, attempt.loaded.span.start_ns)
         launch = replace(launch, emulated=self.emulated)
         commit_launch(store, self.deployment, launch)
         record = AttemptRecord(

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from orchestrator.base.clock import Clock
+from orchestrator.base.clock import Clock, UnixSpan
 from orchestrator.base.errors import (
     EngineFailure,
     Failure,
@@ -131,7 +131,7 @@ class EngineStart:
         try:
             ready = wait_ready(expected, ENDPOINT_LIMIT_S)
         finally:
-            self._context.state.add_span((began_ns, self._clock.unix_ns()))
+            self._context.state.add_span(UnixSpan(began_ns, self._clock.unix_ns()))
         self._notes.note_endpoint(ready)
         return Replicas(
             (),
@@ -180,7 +180,7 @@ class EngineStart:
         rest_s = 0.0
         for address in addresses:
             rest_s = max(rest_s, state.rest(address, now_s, longer=may_grow))
-        state.add_span((since_ns, self._clock.unix_ns() + int(1e9 * rest_s)))
+        state.add_span(UnixSpan(since_ns, self._clock.unix_ns() + int(1e9 * rest_s)))
 
     def _start_engines(self) -> Replicas:
         """Lease the hosts, and start every replica and router there. Raises what ``start`` turns
@@ -209,7 +209,7 @@ class EngineStart:
                 targets = [self._start_replica(index, cores[index]) for index in routers]
                 self._await_ready(routers, began_s)
         finally:
-            state.add_span((began_unix_ns, self._clock.unix_ns()))
+            state.add_span(UnixSpan(began_unix_ns, self._clock.unix_ns()))
         self._notes.note(ready_s=self._clock.now_s() - began_s)
         roles = [replica.role for replica in self._replicas]
         settings = self._deployment.settings

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from orchestrator.base.clock import UnixSpan
 from orchestrator.base.errors import Occupied
 from orchestrator.cluster.clients import owner_of
 from orchestrator.cluster.protocol import Placement
@@ -135,7 +136,7 @@ class HostLeases:
             state.rest(held.address, clock.now_s(), longer=True)
             raise
         finally:
-            state.add_span((began_ns, clock.unix_ns()))
+            state.add_span(UnixSpan(began_ns, clock.unix_ns()))
 
     def _should_queue_again(self, looks_elsewhere: bool) -> bool:
         """Whether to wait no longer on these nodes. ``looks_elsewhere``: also check the budget, and

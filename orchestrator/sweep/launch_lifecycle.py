@@ -421,7 +421,7 @@ class LaunchLifecycle:
         key = committed.measurement_id
         clients = len(measurer.clients.addresses)
         if attempt.loaded is not None:
-            self._context.state.add_span(attempt.loaded.span_unix_ns)
+            self._context.state.add_span(attempt.loaded.span)
         if failure is None:
             self._context.breakers.measured(self._nodes)
         if failure is None or not self._work.tries.count(key, failure):

@@ -12,7 +12,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import TYPE_CHECKING
 
-from orchestrator.base.clock import Clock
+from orchestrator.base.clock import Clock, UnixSpan
 from orchestrator.base.errors import Failure, FailureKind, InputError
 from orchestrator.cluster.base import ClientLost, ClientReport
 from orchestrator.load.point import LoadPoint, Progress
@@ -224,7 +224,7 @@ class Measurer:
         self.announcer.phase(PhaseName.WRITE_REQUESTS, level_words(point))
         if self.clients.prepare(point, self.user_stop.is_asked) is None:
             now_ns = self.clock.unix_ns()
-            return _nothing_loaded((now_ns, now_ns))
+            return _nothing_loaded(UnixSpan(now_ns, now_ns))
         if lead_s is None:
             lead_s = self.lead_s
         self.replicas.begin_metrics(self.clients.processes, self.clock.unix_ns)
@@ -235,21 +235,21 @@ class Measurer:
         longest_s = _length_s(point, early_end) or math.inf
         took_s = min(self.clock.now_s() - started_s, longest_s)
         # not read from the wall clock, which may have been set meanwhile
-        span_unix_ns = (started_unix_ns, started_unix_ns + int(took_s * 1e9))
+        span = UnixSpan(started_unix_ns, started_unix_ns + int(took_s * 1e9))
         if end is not None:
             run.abort(rows=not end.interrupted)  # requests that the user cut short have not failed
             if end.interrupted and not self.user_stop.keeps_points:
-                return _nothing_loaded(span_unix_ns)
+                return _nothing_loaded(span)
             run.settle(SETTLE_S)
         early_stop = early_end.end if early_end is not None else None
-        loaded = self._collect(run, point, span_unix_ns, end or End(), early_stop)
+        loaded = self._collect(run, point, span, end or End(), early_stop)
         return replace(loaded, cache=cache)
 
     def _collect(
         self,
         run: ClientRun,
         point: LoadPoint,
-        span_unix_ns: tuple[int, int],
+        span: UnixSpan,
         end: End,
         early: EarlyStop | None,
     ) -> Loaded:
@@ -281,7 +281,7 @@ class Measurer:
             samples = {0: own.samples}
             metrics_note = own.note
         return Loaded(
-            span_unix_ns=span_unix_ns,
+            span=span,
             requests=requests,
             reports=reports,
             lost=lost,
@@ -460,13 +460,13 @@ def _ask_clients_to_end(run: ClientRun, end: End) -> None:
         run.finish(end.early.at_s, drain=end.early.drain)
 
 
-def _nothing_loaded(span_unix_ns: tuple[int, int]) -> Loaded:
+def _nothing_loaded(span: UnixSpan) -> Loaded:
     """What is left of a point that the user ended before there were rows, or whose rows are not
     kept.
     """
     from orchestrator.results.schemas import REQUESTS
 
-    return Loaded(span_unix_ns=span_unix_ns, requests=REQUESTS.empty_table(), interrupted=True)
+    return Loaded(span=span, requests=REQUESTS.empty_table(), interrupted=True)
 
 
 def _length_s(point: LoadPoint, early_end: EarlyEnd | None) -> float:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from orchestrator.base.clock import UnixSpan
 from orchestrator.cluster.base import Avoidance, Machine
 from orchestrator.plan.model import Deployment
 from orchestrator.results.phases import LaunchState
@@ -118,7 +119,7 @@ class SweepState:
         self._resting: dict[str, _Rest] = {}  # by address
         # hosts that a launch waited for before it chose others -> since when it had waited for them
         self._waited_since: dict[tuple[str, ...], int] = {}
-        self._spans_unix_ns: list[tuple[int, int]] = []
+        self._spans: list[UnixSpan] = []
         self._expected_s = 0.0
         self._took_s = 0.0
         self.overrun_s = 0.0  # the most by which an attempt took longer than expected
@@ -339,21 +340,21 @@ class SweepState:
         with self._lock:
             return self._took_s / self._expected_s if self._expected_s else 1.0
 
-    def add_span(self, span_unix_ns: tuple[int, int]) -> None:
+    def add_span(self, span: UnixSpan) -> None:
         """Note a span of engine start-up, warm-up, measurement or waiting for other sweeps, which
         is not overhead.
         """
         with self._lock:
-            self._spans_unix_ns.append(span_unix_ns)
+            self._spans.append(span)
 
-    def overhead_share(self, sweep_unix_ns: tuple[int, int]) -> float:
+    def overhead_share(self, sweep: UnixSpan) -> float:
         """Share of the sweep's wall time that no such span covers."""
         with self._lock:
-            return overhead_share(self._spans_unix_ns, sweep_unix_ns)
+            return overhead_share(self._spans, sweep)
 
 
-def overhead_share(work: Iterable[tuple[int, int]], sweep: tuple[int, int]) -> float:
-    """Share of a sweep that no span [start, end) of work covers; 0 for a sweep of no length.
+def overhead_share(work: Iterable[UnixSpan], sweep: UnixSpan) -> float:
+    """Share of a sweep that no span of work covers; 0 for a sweep of no length.
 
     Spans of work are an engine's start (from placement to ready), a load point (from its common
     start, warm-up included, to the end of its window), and the time for which a host is left to
@@ -361,16 +362,15 @@ def overhead_share(work: Iterable[tuple[int, int]], sweep: tuple[int, int]) -> f
     committing between points, stopping engines, pauses before retries. Instants are Unix
     nanoseconds.
     """
-    start, end = sweep
-    if end <= start:
+    if sweep.end_ns <= sweep.start_ns:
         return 0.0
     idle_ns = 0
-    covered_until = start
-    for began, ended in sorted(work):
-        idle_ns += max(0, min(began, end) - covered_until)
-        covered_until = max(covered_until, min(ended, end))
-    idle_ns += max(0, end - covered_until)
-    return idle_ns / (end - start)
+    covered_until_ns = sweep.start_ns
+    for span in sorted(work):
+        idle_ns += max(0, min(span.start_ns, sweep.end_ns) - covered_until_ns)
+        covered_until_ns = max(covered_until_ns, min(span.end_ns, sweep.end_ns))
+    idle_ns += max(0, sweep.end_ns - covered_until_ns)
+    return idle_ns / (sweep.end_ns - sweep.start_ns)
 
 
 def cost_of(deployment: Deployment, seconds: float) -> Spending:

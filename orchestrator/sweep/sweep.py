@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 from orchestrator.analysis.points import compute_ahead
+from orchestrator.base.clock import UnixSpan
 from orchestrator.base.errors import Failure, FailureKind
 from orchestrator.base.text import counted
 from orchestrator.cluster.base import Growth, Machine, NodeType
@@ -179,7 +180,7 @@ class Sweep:
             compute_ahead(context.store)
             self._show(SweepStep.ENDED)
         wall_s = context.clock.now_s() - began_s
-        overhead = context.state.overhead_share((began_ns, began_ns + int(wall_s * 1e9)))
+        overhead = context.state.overhead_share(UnixSpan(began_ns, began_ns + int(wall_s * 1e9)))
         return SweepReport(counts, wall_s, overhead, left, self._left_unmeasured())
 
     # --- what is to do
@@ -246,7 +247,7 @@ class Sweep:
         self._context.clock.wait(self._ended.changed, LOOK_S)
         if not self._roster.launched:
             # the sweep waits for nodes, for hosts of others, or for a pause to end: no overhead
-            self._context.state.add_span((since_ns, self._context.clock.unix_ns()))
+            self._context.state.add_span(UnixSpan(since_ns, self._context.clock.unix_ns()))
 
     def _follow_race(self) -> None:
         """Take deployments out of the queue that are beaten by now, and put back idle deployments

@@ -22,6 +22,7 @@ import jsonschema
 import psutil
 import pytest
 
+from orchestrator.base.clock import UnixSpan
 from orchestrator.base.errors import EngineFailure, Failure, FailureClass
 from orchestrator.catalog.accelerators import find
 from orchestrator.catalog.models import model_facts
@@ -483,7 +484,7 @@ def test_adapters_are_loaded_by_popularity_and_an_idle_one_is_found(server: Runn
         result = client.run(time.monotonic_ns())
         report = ClientReport(result.stats, (), result.requests_file, replies=result.replies)
         rows = result.requests
-        return Loaded(span_unix_ns=(0, 1), requests=rows, reports={0: report})
+        return Loaded(span=UnixSpan(0, 1), requests=rows, reports={0: report})
 
     rows = load(point).requests.to_pylist()
     assert {row["status"] for row in rows} == {"ok"}, rows

@@ -12,6 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from orchestrator.base.clock import UnixSpan
 from orchestrator.cluster.base import ClientReport
 from orchestrator.load.client import LoadClient
 from orchestrator.load.point import ClientResult, LoadPoint, Target
@@ -191,7 +192,7 @@ def test_adapters_are_asked_by_popularity_and_an_idle_one_is_found(server: Runni
     def sent(point: LoadPoint) -> Loaded:
         result = loaded(point)
         report = ClientReport(result.stats, (), result.requests_file, replies=result.replies)
-        return Loaded(span_unix_ns=(0, 1), requests=result.requests, reports={0: report})
+        return Loaded(span=UnixSpan(0, 1), requests=result.requests, reports={0: report})
 
     requests = sent(point).requests.to_pylist()
     assert {row["status"] for row in requests} == {"ok"}, requests

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from orchestrator.base.clock import UnixSpan
 from orchestrator.cluster.base import ClientReport
 from orchestrator.load.point import LoadPoint, Reply, Target
 from orchestrator.results.row_writer import RowFile
@@ -52,14 +53,14 @@ class Server:
         if isinstance(answer, str):  # an error
             row = {"measurement_id": "m", "attempt_id": "a", "request_index": 0, "error": answer}
             rows = pa.Table.from_pylist([row], schema=REQUESTS)
-            return Loaded(span_unix_ns=(0, 1), requests=rows)
+            return Loaded(span=UnixSpan(0, 1), requests=rows)
         text, logprobs = answer
         reply = Reply(0, 0, "prompt", text, None, logprobs if asked.dialect.logprobs else None)
         replies = tuple(replace(reply, request_index=index) for index in range(PROMPTS))
         table = REQUESTS.empty_table()
         rows = RowFile("requests", 0, table)
         report = ClientReport(CALM, (), rows, replies=replies)
-        return Loaded(span_unix_ns=(0, 1), requests=table, reports={0: report})
+        return Loaded(span=UnixSpan(0, 1), requests=table, reports={0: report})
 
 
 def test_an_adapter_that_answers_like_the_model_itself_is_found() -> None:

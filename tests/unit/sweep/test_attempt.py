@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from orchestrator.base.clock import UnixSpan
 from orchestrator.base.errors import Failure, FailureKind
 from orchestrator.sweep.attempt import (
     OF_THE_POINT,
@@ -63,7 +64,7 @@ def test_a_probe_that_was_ended_before_any_answer_is_measured(
     ]
     rows = [row | {"status": "aborted"} if row["error_class"] == "aborted" else row for row in rows]
     early = EarlyStop(3.0, "fails", "ended after 3.0 s: fast fails", "ttft<=1s")
-    loaded = Loaded(span_unix_ns=(0, 3 * 10**9), requests=requests(*rows), early=early)
+    loaded = Loaded(span=UnixSpan(0, 3 * 10**9), requests=requests(*rows), early=early)
     attempt = judged(replace(point(), warmup_s=None), loaded)
     assert (attempt.failure and attempt.failure.kind) == kind
     assert attempt.verdict.reasons[0] == early.sentence

@@ -14,6 +14,7 @@ import pytest
 from orchestrator.analysis.attempt_summary import read_attempt
 from orchestrator.analysis.requests import request_arrays
 from orchestrator.analysis.token_work import work_of_row
+from orchestrator.base.clock import UnixSpan
 from orchestrator.base.errors import Failure, FailureKind
 from orchestrator.catalog.work import StepWork
 from orchestrator.cluster.base import ClientReport
@@ -64,7 +65,7 @@ def record_of(load: str, *rows: Mapping[str, Any], failure: Failure | None = Non
     (deployment,) = plan.deployments
     (point,) = plan.points
     (measurement,) = measurements(plan)
-    loaded = Loaded(span_unix_ns=(1, 2), requests=requests(*rows)) if rows else None
+    loaded = Loaded(span=UnixSpan(1, 2), requests=requests(*rows)) if rows else None
     launch = replace(launch_row(deployment, "x", 1), launch_id="L" * 26)
     attempt = Attempt(failure=failure, loaded=loaded)
     return AttemptRecord(deployment, point, measurement, attempt, "a" * 26, launch)
@@ -157,7 +158,7 @@ def test_what_was_sampled_of_gpus_and_hosts_is_committed_with_the_attempt(tmp_pa
         clock=ClockOffset(40, 3),
     )
     store = Store.open(str(tmp_path), "x")
-    loaded = Loaded(span_unix_ns=(1, 2), requests=REQUESTS.empty_table(), telemetry=[node])
+    loaded = Loaded(span=UnixSpan(1, 2), requests=REQUESTS.empty_table(), telemetry=[node])
     record = record_of(WARM_5_S)
     commit_attempt(store, with_loaded(record, loaded))
     gpus = store.read("telemetry", include_failed=True).to_pylist()
@@ -183,7 +184,7 @@ def test_figures_at_the_commit_are_those_of_its_files(tmp_path: Path) -> None:
     }
     reports = {0: ClientReport(CALM, (), rows, sent_gaps)}
     loaded = Loaded(
-        span_unix_ns=(1, 2),
+        span=UnixSpan(1, 2),
         requests=LazyRows.of("requests", [rows]),
         reports=reports,
         samples=samples,
@@ -218,7 +219,7 @@ def test_requests_and_token_events_of_many_clients_are_read_in_one_order(
         requests_of_clients.append(rows)
         reports[client] = ClientReport(CALM, (), rows, gaps)
     loaded = Loaded(
-        span_unix_ns=(1, 2),
+        span=UnixSpan(1, 2),
         requests=LazyRows.of("requests", requests_of_clients),
         reports=reports,
     )
@@ -241,6 +242,6 @@ def test_files_that_clients_store_sort_in_the_order_of_the_clients(
         host = ClientHost()
         host.prepare(point(measurement_id="m", attempt_id="a"), client, 12)
         rows = part_of("requests", requests(request(client)))
-        (file,) = host._stored(store, [rows])
+        (file,) = host._store_rows(store, [rows])
         paths.append(file.path)
     assert paths == sorted(paths)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.base.clock import UnixSpan
 from orchestrator.base.errors import Failure, FailureKind, InputError, OrchestratorError
 from orchestrator.load.point import LoadPoint, Target
 from orchestrator.plan.make import make_plan
@@ -45,7 +46,7 @@ def test_a_point_that_is_stored_has_its_next_repeat(tmp_path: Path) -> None:
     plan = plan_of()
     store = Store.open(str(tmp_path), "x")
     first, _ = runs_of(plan, TARGET, DETECTED)
-    loaded = Loaded(span_unix_ns=(1, 2), requests=requests(request(0, 10_000)))
+    loaded = Loaded(span=UnixSpan(1, 2), requests=requests(request(0, 10_000)))
     first.commit(store, Attempt(loaded=loaded))
     repeats = [run.measurement.repeat for run in runs_of(plan, TARGET, DETECTED, store)]
     assert repeats == [1, 0]
@@ -77,7 +78,7 @@ def test_a_warm_up_sends_other_prompts_and_keeps_no_rows(monkeypatch: pytest.Mon
     def measure(point: LoadPoint, *_: object, **__: object) -> Attempt:
         sent.append(point)
         rows = requests(request(0, 0), request(1, 0))
-        return Attempt(loaded=Loaded(span_unix_ns=(1, 2), requests=rows))
+        return Attempt(loaded=Loaded(span=UnixSpan(1, 2), requests=rows))
 
     monkeypatch.setattr(endpoint, "measure_here", measure)
     run = EndpointRun(plan_of(), plan_of().points[1], TARGET, DETECTED)

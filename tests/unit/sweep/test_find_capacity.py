@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orchestrator.base.clock import Clock
+from orchestrator.base.clock import Clock, UnixSpan
 from orchestrator.base.errors import Failure, FailureKind
 from orchestrator.capacity.strategy import ProbeWatch
 from orchestrator.cluster.base import ClientReport
@@ -287,7 +287,7 @@ class BoundMeasurer:
             return Attempt()
         slow = Failure(FailureKind.CLIENT_BOUND, "The client was slow.")
         return Attempt(
-            failure=slow, loaded=Loaded(span_unix_ns=(1, 2), requests=requests(request(0, 1.0)))
+            failure=slow, loaded=Loaded(span=UnixSpan(1, 2), requests=requests(request(0, 1.0)))
         )
 
 
@@ -341,7 +341,7 @@ class SlowMeasurer(BoundMeasurer):
         self.over.append(watch.over())
         rows = requests(*(request(index, 10.0 * index) for index in range(400)))
         return Attempt(
-            verdict=PointVerdict("valid", [], {}), loaded=Loaded(span_unix_ns=(1, 2), requests=rows)
+            verdict=PointVerdict("valid", [], {}), loaded=Loaded(span=UnixSpan(1, 2), requests=rows)
         )
 
 
@@ -409,7 +409,7 @@ def test_the_next_probe_is_the_first_of_another_run(
         )
         return Attempt(
             verdict=PointVerdict("valid", [], {}),
-            loaded=Loaded(span_unix_ns=(1, 2), requests=requests(*rows)),
+            loaded=Loaded(span=UnixSpan(1, 2), requests=requests(*rows)),
         )
 
     monkeypatch.setattr(measurer, "measure", measure)
@@ -556,7 +556,7 @@ class SpoiltMeasurer(BoundMeasurer):
         rows = requests(*(request(index, 100.0 * index) for index in range(400)))
         return Attempt(
             verdict=PointVerdict(self.validity, ["something was wrong"], {}),
-            loaded=Loaded(span_unix_ns=(1, 2), requests=rows),
+            loaded=Loaded(span=UnixSpan(1, 2), requests=rows),
         )
 
 

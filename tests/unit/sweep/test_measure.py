@@ -86,7 +86,7 @@ def test_what_was_measured_comes_back_with_its_verdict() -> None:
 def test_the_span_of_a_point_ends_before_the_drain() -> None:
     attempt, _ = measured()
     assert attempt.loaded is not None
-    start_ns, end_ns = attempt.loaded.span_unix_ns
+    start_ns, end_ns = attempt.loaded.span
     assert end_ns - start_ns <= 70 * 10**9
 
 
