@@ -172,6 +172,8 @@ def _safe(cell: str | Cell) -> Cell:
     """
     if isinstance(cell, str):
         cell = Cell(cell)
+    if cell.text.isprintable():  # most are
+        return cell
     return replace(cell, text="\n".join(plain(line) for line in cell.text.split("\n")))
 
 
@@ -299,10 +301,12 @@ def _measured(
     """A layout with the width of each column. It may be wider than ``width``."""
     natural_widths = []
     least_widths = []
-    for cells in zip(*rows, strict=True):
-        natural_widths.append(max(_width(cell) for cell in cells))
-        words = " ".join(cell.text for cell in cells).split()
-        longest_word = max((len(word) for word in words), default=0)
+    for column, cells in zip(columns, zip(*rows, strict=True), strict=True):
+        texts = {cell.text for cell in cells}
+        natural_widths.append(max(map(len, "\n".join(texts).split("\n"))))
+        longest_word = 0
+        if column.fold:  # the least width of others is not used
+            longest_word = max(map(len, " ".join(texts).split()), default=0)
         least_widths.append(max(LEAST_WIDTH, min(longest_word, least_folded)))
     room = width - 1 - len(gap) * (len(columns) - 1)
     return _Layout(columns, rows, _widths(columns, natural_widths, least_widths, room), gap)
@@ -449,6 +453,8 @@ def styled(text: str, style: str | None = None) -> str:
 
 def plain(text: str) -> str:
     """The text as one safe line: control characters are shown, and not sent to the terminal."""
+    if text.isprintable():  # most are
+        return text
     line = text.replace("\t", "    ").replace("\n", " ")
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in line)
 
