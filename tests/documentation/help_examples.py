@@ -15,6 +15,7 @@ import click
 import yaml
 
 from orchestrator.cli.main import cli
+from orchestrator.emulator.flags import parser as emulator_parser
 from orchestrator.plan.make import load_plan, write_plan
 from orchestrator.results.store import Store
 from orchestrator.sweep.commit import commit_launch, launch_row
@@ -89,6 +90,8 @@ def _texts(group: click.Group, context: click.Context, path: str = "") -> Iterat
         full_name = f"{path} {name}".strip()
         if isinstance(command, click.Group):
             yield from _texts(command, context, full_name)
+        elif name == "emulator":
+            yield full_name, emulator_parser().description or ""
         else:
             yield full_name, f"{inspect.cleandoc(command.help or '')}\n{command.epilog or ''}"
 
@@ -210,6 +213,7 @@ PREPARATIONS: Mapping[str, Callable[[Path], None]] = {
     "load": files_for_load,
     "import": files_to_import,
     "export": results_of_an_engine,
+    "emulator": nothing,
     "predict fit": results_to_fit,
     "workload show": two_workloads,
     "init": nothing,

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, chdir, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -189,6 +189,7 @@ OUTCOMES: dict[str, list[Outcome]] = {
         Outcome(r"^export/agg_quickstart.json: 2 points, InferenceX rows$", file="export"),
         Outcome(r"^\d files in export: llm-d benchmark report", file="export"),
     ],
+    "emulator": [Outcome(r'"id": ?"meta-llama/Llama-3.1-8B-Instruct"')],
     "predict fit": [
         Outcome(r"^next: predictions: \{profile: .*my-h100.yaml\}", file="my-h100.yaml"),
         Outcome(r"^next: predictions: \{profile: .*my-h100.yaml\}", file="my-h100.yaml"),
@@ -382,10 +383,8 @@ def test_the_examples_of_a_help_do_what_it_says(
                 continue
             if NEEDS_RAY.match(line):
                 done = run_on_a_cluster(line, place, request.getfixturevalue("cluster"))
-            elif command == "watch":
-                done = run_while_it_is_watched(line, place)
             else:
-                done = run_in_this_process(with_less_load(command, line), place)
+                done = RUNNERS.get(command, run_in_this_process)(line, place)
             check(command, line, outcome, done, tmp_path)
     if missing:
         pytest.skip(f"NOT RUN: {', '.join(sorted(missing))} is not installed")
@@ -406,12 +405,11 @@ def check(command: str, line: str, outcome: Outcome, done: Ended, folder: Path) 
         assert (folder / outcome.file).exists(), shown
 
 
-def with_less_load(command: str, line: str) -> str:
-    """The line, with seconds of load where it measures a server."""
-    if command == "load":
-        for written, shorter in OF_LOAD:
-            line = re.sub(written, shorter, line)
-    return line
+def run_with_less_load(line: str, place: Place) -> Ended:
+    """Runs a command that measures a server for seconds."""
+    for written, shorter in OF_LOAD:
+        line = re.sub(written, shorter, line)
+    return run_in_this_process(line, place)
 
 
 def as_here(line: str, place: Place) -> str:
@@ -503,6 +501,22 @@ def run_while_it_is_watched(line: str, place: Place) -> Ended:
         finally:
             reader.join()
     return Ended(done.returncode, done.stdout + done.stderr) if is_watch else pages[-1]
+
+
+def run_until_it_serves(line: str, place: Place) -> Ended:
+    """Runs an emulator on a port of its own; its output is the models that it serves."""
+    argv = shlex.split(re.sub(r"--port \d+", "", line))[2:]
+    with emulator(place.folder / "log", *argv) as address:
+        models = urllib.request.urlopen(f"{address}/v1/models").read().decode()
+    return Ended(0, models)
+
+
+# By command: what runs its examples, where they are not simply run to their end.
+RUNNERS: dict[str, Callable[[str, Place], Ended]] = {
+    "emulator": run_until_it_serves,
+    "load": run_with_less_load,
+    "watch": run_while_it_is_watched,
+}
 
 
 @contextmanager
