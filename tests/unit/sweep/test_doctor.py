@@ -341,7 +341,7 @@ def test_node_types_that_no_label_tells_apart_are_named() -> None:
         ),
         ({"reports": 2}, None),
         ({"reports": None}, None),
-        ({"may": False}, None),
+        ({"may_grow": False}, None),
     ],
 )
 def test_an_autoscaler_that_is_not_at_work_is_named(
