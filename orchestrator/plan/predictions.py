@@ -8,10 +8,13 @@ package imports ``predict``.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from orchestrator.plan.model import Deployment, Plan
-from orchestrator.predict.predictor import Configuration, OfferedLoad, Predictor
 from orchestrator.spec.load import Slo
+
+if TYPE_CHECKING:
+    from orchestrator.predict.predictor import Predictor
 
 # used if a file names no limits: those of MLPerf Inference 5.0, Llama 2 70B interactive
 # (mlcommons.org, April 2025)
@@ -27,6 +30,9 @@ def with_predictions(plan: Plan) -> Plan:
     """The plan with what ``Predictor.predict`` says of each deployment that runs. Predictions that
     come from a simulation (plan/simulated.py) stay as they are.
     """
+    # imported late, here and below: it needs scipy, and most answers name no prediction
+    from orchestrator.predict.predictor import OfferedLoad, Predictor
+
     loads = [OfferedLoad(load.workload, load) for load in plan.loads]
     predictor = Predictor(loads, limits_of(plan), plan.predictions, plan.seed, plan.assumptions)
     deployments = (
@@ -41,6 +47,8 @@ def _is_to_predict(deployment: Deployment) -> bool:
 
 
 def _predicted(deployment: Deployment, plan: Plan, predictor: Predictor) -> Deployment:
+    from orchestrator.predict.predictor import Configuration
+
     levels = {
         load.workload.name: plan.levels_of(load, deployment.id)
         for load in plan.loads_of(deployment.id)
