@@ -93,7 +93,7 @@ class LaunchNotes:
                 if host is not environment and "gpus" in environment:
                     host["gpus"] = [*host.get("gpus", ()), *environment["gpus"]]
                 if self._context.news.is_new_host(name):
-                    text = f"what doctor asks of {name}"
+                    text = f"the facts of host {name} are stored, those that doctor judges"
                     self._context.tell(Event("host_facts", text, data=agent.host_facts()))
         self.note(environment_json=json.dumps(self._environment))
 

@@ -87,8 +87,8 @@ def test_a_host_has_the_gpus_of_all_its_agents_and_is_told_of_once(
     hosts = json.loads(notes.row.environment_json)
     assert {name: host["gpus"] for name, host in hosts.items()} == {"a": ["0", "1"], "b": ["4"]}
     assert [event.text for event in context.told] == [
-        "what doctor asks of a",
-        "what doctor asks of b",
+        "the facts of host a are stored, those that doctor judges",
+        "the facts of host b are stored, those that doctor judges",
     ]
 
 
