@@ -12,14 +12,10 @@ are shorter than they are written, and sweeps run without Ray.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
-import threading
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,6 +31,7 @@ from orchestrator.emulator.flags import parser as emulator_parser
 from tests.documentation.blocks import Block, blocks, command_lines
 from tests.documentation.figures import GROUPS, MEASUREMENTS, compare_figures
 from tests.documentation.prepared import Replacements, prepare, put_emulated_sweep
+from tests.documentation.reader import is_served, run_until_read
 from tests.harness import MEASURED_ONCE, environment, free_port, undisturbed_status, wait_for
 from tests.in_this_process import Completed, judged_as_if_idle, run_here
 from tests.unit.documentation.pages import ROOT
@@ -182,26 +179,8 @@ def in_process(argv: list[str], folder: Path) -> tuple[int, str]:
 def watched(argv: list[str]) -> Completed:
     """What ``watch`` prints until a reader who has seen its page presses Ctrl-C."""
     port = free_port()
-
-    def answers() -> bool:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/") as page:
-                return bool(page.status == 200)
-        except OSError:
-            return False
-
-    def read_and_interrupt() -> None:
-        try:
-            wait_for(answers, 30, "the page is served")
-        finally:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    reader = threading.Thread(target=read_and_interrupt)
-    reader.start()
-    try:
-        return run_here(*argv, "--port", str(port))
-    finally:
-        reader.join()
+    url = f"http://127.0.0.1:{port}/"
+    return run_until_read(lambda: is_served(url), *argv, "--port", str(port))
 
 
 def in_a_shell(line: str, folder: Path) -> tuple[int, str]:

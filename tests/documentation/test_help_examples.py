@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import glob
 import itertools
-import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
-import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, chdir, contextmanager
@@ -36,6 +33,7 @@ from tests.documentation.help_examples import (
     examples,
     measure_quickstart,
 )
+from tests.documentation.reader import is_served, run_until_read
 from tests.documentation.test_commands import PATH, parse
 from tests.harness import MEASURED_ONCE, environment, free_port, start, undisturbed_status, wait_for
 from tests.in_this_process import judged_as_if_idle, run_here
@@ -474,33 +472,21 @@ def run_while_it_is_watched(line: str, place: Place) -> Ended:
     """Runs ``watch`` until its page was read; of another line, the output while it runs."""
     port = str(free_port())
     is_watch = line.startswith("orchestrator ")
-    reading = (
-        line.replace("8787", port).replace("-s", "-sf")
-        if not is_watch
-        else f"curl -sf http://127.0.0.1:{port}/"
-    )
     command = line if is_watch else "orchestrator watch results/"
     words = shlex.split(re.sub(r"--port \d+", "", command))
-    pages: list[Ended] = []
+    outputs: list[Ended] = []
 
-    def has_been_read() -> bool:
-        pages.append(in_a_shell(reading, place))
-        return pages[-1].status == 0
+    def is_read() -> bool:
+        if is_watch:
+            return is_served(f"http://127.0.0.1:{port}/")
+        outputs.append(in_a_shell(line.replace("8787", port).replace("-s", "-sf"), place))
+        return outputs[-1].status == 0
 
-    def read_and_interrupt() -> None:
-        try:
-            wait_for(has_been_read, 30, "the page is served")
-        finally:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    reader = threading.Thread(target=read_and_interrupt)
     with chdir(place.folder):
-        reader.start()
-        try:
-            done = run_here(*words[1:], "--port", port)
-        finally:
-            reader.join()
-    return Ended(done.returncode, done.stdout + done.stderr) if is_watch else pages[-1]
+        done = run_until_read(is_read, *words[1:], "--port", port)
+    if is_watch or done.returncode != 0:
+        return Ended(done.returncode, done.stdout + done.stderr)
+    return outputs[-1]
 
 
 def run_until_it_serves(line: str, place: Place) -> Ended:
