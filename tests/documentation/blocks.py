@@ -1,8 +1,7 @@
 """The code blocks of Markdown pages, and what the comment above a block says about it.
 
-``<!-- not run: REASON -->``: its commands need a cluster or hours. They are not run, but for
-``status``, ``stop`` and ``watch``.
-``<!-- run by: TEST, REASON -->``: another test file runs it, which reads it by ``blocks_run_by``.
+``<!-- run by: TEST, REASON -->``: another test file runs it, which reads it by ``blocks_run_by``; of
+its commands, ``status``, ``stop`` and ``watch`` are run with the page all the same.
 ``<!-- emulated: REASON -->``: its commands run with small sweeps of emulators as their files.
 ``<!-- server: FOR WHOM -->``: its command starts a server, which serves until all of the page is
 read.
@@ -22,7 +21,7 @@ from pathlib import Path
 from tests.unit.documentation.pages import ROOT
 
 BLOCK = re.compile(
-    r"^(?:(?P<indent> *)<!-- (?P<mark>not run|run by|emulated|server|file|printed)(?:: (?P<value>.+?))? -->\n)?"
+    r"^(?:(?P<indent> *)<!-- (?P<mark>run by|emulated|server|file|printed)(?:: (?P<value>.+?))? -->\n)?"
     r"(?P<margin> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=margin)```$",
     re.DOTALL | re.MULTILINE,
 )
@@ -36,7 +35,6 @@ class Block:
     line: int
     language: str
     text: str
-    not_run: str | None
     run_by: str | None
     file_name: str | None
     is_printed: bool
@@ -57,7 +55,6 @@ def blocks(page: Path) -> Iterator[Block]:
             line=text.count("\n", 0, match.start("text")) + 1,
             language=match["language"],
             text=textwrap.dedent(match["text"]),
-            not_run=match["value"] if match["mark"] == "not run" else None,
             run_by=run_by,
             file_name=match["value"] if match["mark"] == "file" else None,
             is_printed=match["mark"] == "printed",

@@ -1,6 +1,6 @@
-"""The commands of README and documentation, run as they stand, as far as that needs no cluster and no
-hours. Those that do need one are parsed, or run by the test that their page names; of them, what
-looks at active runs is run here all the same.
+"""The commands of README and documentation, run as they stand. Those that need a cluster, an engine
+or packages are run by the test that their page names; they are parsed here, and what of them looks
+at active runs is run here all the same.
 
 A page is run from its first block to its last, in a folder with what a checkout has and with the
 simulated sweep of the README in ``simulated/`` and in ``results/``, or with what ``prepared.py``
@@ -46,9 +46,8 @@ QUICK = (["make", "clean"],)
 FIRST_HOUR = [ROOT / "docs" / "start" / f"{name}.md" for name in ("server", "sweep", "answer")]
 SERVERS = {block.page: block for block in SHELL if block.is_server}
 ELSEWHERE = [block for block in SHELL if block.run_by is not None]
-PARSED = [block for block in SHELL if block.not_run is not None or block.run_by is not None]
-RUN = [block for block in SHELL if not block.is_server and block not in PARSED]
-WITH_COMMANDS = sorted({block.page for block in (*RUN, *PARSED)})
+RUN = [block for block in SHELL if not block.is_server and block.run_by is None]
+WITH_COMMANDS = sorted({block.page for block in (*RUN, *ELSEWHERE)})
 READ_TOGETHER = [FIRST_HOUR, *([page] for page in WITH_COMMANDS if page not in FIRST_HOUR)]
 LANGUAGES = {"sh", "text", "yaml", "toml", "csv", "json", "python", "py", "sql"}
 
@@ -236,7 +235,7 @@ def run_pages(
                 for line in lines(block, replacements):
                     is_made = line == SIMULATION
                     output += simulation.output if is_made else run_line(line, folder)
-            elif block in PARSED:
+            elif block in ELSEWHERE:
                 for line in lines_of(replaced(block.text, replacements)):
                     if is_run_all_the_same(line):
                         run_line(line, folder)
@@ -295,8 +294,8 @@ def lines_of(text: str) -> Iterator[str]:
             yield line
 
 
-@pytest.mark.parametrize("block", PARSED, ids=str)
-def test_commands_that_are_not_run_have_options_and_files_that_exist(block: Block) -> None:
+@pytest.mark.parametrize("block", ELSEWHERE, ids=str)
+def test_commands_that_other_tests_run_have_options_and_files_that_exist(block: Block) -> None:
     for words in command_lines(block):
         argv = of_this_program(words)
         if argv:
@@ -370,12 +369,6 @@ def test_an_option_that_does_not_exist_is_found() -> None:
 @pytest.mark.parametrize("block", ELSEWHERE, ids=str)
 def test_the_test_that_a_block_is_left_to_reads_its_page(block: Block) -> None:
     assert f'"{page_id(block.page)}"' in (ROOT / str(block.run_by)).read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("block", PARSED, ids=str)
-def test_a_test_that_a_reason_names_exists(block: Block) -> None:
-    for path in re.findall(r"tests/[\w/]+\.py", block.not_run or ""):
-        assert (ROOT / path).is_file(), path
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=str)
