@@ -319,9 +319,14 @@ def _pictures_of(prompt: Prompt) -> list[bytes]:
 
 
 def _size_of_png(picture: bytes) -> tuple[int, int] | None:
-    """Width and height of a PNG in the JSON of a message's part; None: it is another format."""
+    """Width and height of a PNG in the JSON of a message's part; None: it is another format, or too
+    short to be a PNG.
+    """
     begin = picture.find(_BASE64) + len(_BASE64)
-    head = b64decode(picture[begin : begin + _PNG_HEAD])
+    head = picture[begin : begin + _PNG_HEAD]
+    if b'"' in head:  # the data ends before
+        return None
+    head = b64decode(head)
     if not head.startswith(_PNG):
         return None
     width, height = struct.unpack(">II", head[16:24])

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.load.prompt_tokens import UncountedError
 from orchestrator.load.sent_prompts import CountedPictures, PictureTokens
-from orchestrator.workloads.images import image_part, png
+from orchestrator.workloads.images import image_part, image_url_part, png
 
 
 def picture(width: int, shade: int = 0) -> bytes:
@@ -36,6 +36,14 @@ def test_pictures_that_come_together_are_told_apart_by_several_prompts() -> None
     pictures = PictureTokens()
     pictures.learn(together)
     assert pictures.lengths([JPEG, LARGE, SMALL], None) == [7, 15, 10]
+
+
+@pytest.mark.parametrize("data", ["iVBORw0KGgo=", "iVBORw0KGgoAAAA", "AA"])
+def test_data_that_are_too_short_for_a_picture_end_nothing(data: str) -> None:
+    """Data URLs of a file are sent as they are, and a server need not look at them."""
+    cut_off = image_url_part(f"data:image/png;base64,{data}")
+    pictures = PictureTokens()
+    assert pictures.lengths([cut_off, cut_off], 14) == [7, 7]
 
 
 @pytest.mark.parametrize(("shown", "tokens"), [([SMALL, LARGE], 25), ([SMALL, SMALL], 25)])
