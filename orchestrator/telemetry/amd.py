@@ -74,6 +74,11 @@ class _Throttling:
         self._last: _ThrottlingReading | None = None
         self._throttled_ns = dict.fromkeys(THROTTLING, 0.0)
 
+    @property
+    def has_counted(self) -> bool:
+        """Whether the GPU had counters at a reading."""
+        return self._last is not None
+
     def is_due(self, now_s: float) -> bool:
         return self._last is None or now_s - self._last.at_s >= THROTTLING_EVERY_S
 
@@ -170,7 +175,7 @@ class AmdGpu:
         if metrics is _Gap.PASSING:
             return {}
         columns = {} if isinstance(metrics, _Gap) else self._throttling.add(now_s, metrics)
-        if not columns:
+        if not columns and (metrics is _Gap.LACKING or not self._throttling.has_counted):
             self._throttling = None
         return columns
 

@@ -202,7 +202,7 @@ def counters(readings: int, **grown: int) -> dict[str, Any]:
     return {"accumulation_counter": 50_000 + readings, "temperature_edge": 40, **counted}
 
 
-def throttled_after(*metrics: dict[str, Any], every_s: float = 2.0) -> dict[str, int | float]:
+def throttled_after(*metrics: Any, every_s: float = 2.0) -> dict[str, int | float]:
     """The columns of throttling in the last of these readings."""
     amdsmi = FakeAmdsmi()
     reader = AmdGpu("amd-0", 0, amdsmi, count(step=every_s).__next__)
@@ -231,6 +231,13 @@ def test_counters_of_throttling_that_were_reset_add_nothing() -> None:
     assert throttled_after(counters(0), reset)["throttled_ns_power"] == 0
     stands_still = throttled_after(counters(0), counters(0, ppt=5))
     assert stands_still["throttled_ns_power"] == 0
+
+
+@pytest.mark.parametrize("gap", [IO_ERROR, {"accumulation_counter": "N/A"}])
+def test_counters_of_throttling_that_fail_once_are_a_gap_in_one_reading(gap: Any) -> None:
+    assert throttled_after(counters(0), gap) == {}
+    after_gap = throttled_after(counters(0), gap, counters(4_000, ppt=1_000))
+    assert after_gap["throttled_ns_power"] == 1_000_000_000  # a quarter of 4 s
 
 
 def test_throttling_is_read_now_and_then_and_not_at_all_where_nothing_counts_it() -> None:
