@@ -127,9 +127,13 @@ def _throttles(pids: Collection[int], proc: Path, control_groups: Path) -> int:
             _, controllers, path = line.split(":", 2)
             if controllers and "cpu" not in controllers.split(","):
                 continue
-            root = control_groups / controllers  # version 2 names no controller
-            group = root / path.lstrip("/")
-            folders |= {folder for folder in (group, *group.parents) if folder.is_relative_to(root)}
+            # version 2 names no controller; of version 1 some kernels write "cpuacct,cpu", which is
+            # the folder "cpu,cpuacct" with a link "cpu"
+            for hierarchy in {controllers, "cpu" if controllers else ""}:
+                root = control_groups / hierarchy
+                group = root / path.lstrip("/")
+                groups = (group, *group.parents)
+                folders |= {folder for folder in groups if folder.is_relative_to(root)}
     return sum(map(_throttles_of, folders))
 
 

@@ -69,6 +69,7 @@ def test_nothing_is_known_without_threads_or_without_the_kernels_counts(tmp_path
         ("0::/pod/engine", "pod"),
         ("0::/", ""),  # in a container with a name space of its own
         ("4:cpu,cpuacct:/pod/engine", "cpu,cpuacct/pod"),  # version 1
+        ("4:cpuacct,cpu:/pod/engine", "cpu/pod"),  # version 1, as RHEL 7 writes it
     ],
 )
 def test_nothing_is_known_of_an_engine_that_a_limit_on_its_cpu_held_back(
