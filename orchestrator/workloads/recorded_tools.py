@@ -170,27 +170,31 @@ def _call_text(call: Any, number: int) -> str:
 def with_calls_of_sharegpt(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """ShareGPT's messages with calls of tools as OpenAI's API has them, beside the keys that they
     have. A call is JSON, ``{"name": …, "arguments": {…}}`` or a list of these; results follow in the
-    order of the calls (LLaMA-Factory, data/README.md and data/glaive_toolcall_en_demo.json). Raises
-    ValueError.
+    order of the calls, or one result follows for all of them, as LLaMA-Factory has it (data/README.md,
+    data/glaive_toolcall_en_demo.json). Raises ValueError.
     """
     numbered: list[Mapping[str, Any]] = []
     calls_so_far = 0
+    results = 0  # of the last calls
     waiting: list[str] = []  # ids of calls whose results have not come yet
     for number, message in enumerate(messages, start=1):
         speaker = message.get("from")
         if speaker in SHAREGPT_RESULTS:
+            results += 1
             if waiting:
                 message = {"tool_call_id": waiting.pop(0), **message}
             numbered.append(message)
             continue
-        if waiting:
+        if waiting and results != 1:
             raise ValueError(
                 f'message {number} of "conversations" comes before what {len(waiting)} of the '
-                "calls before it returned: give an observation for each call"
+                "calls before it returned: give an observation for each call, or one for all"
             )
+        waiting = []
         if speaker == SHAREGPT_CALL:
             calls = _sharegpt_calls(message.get("value"), number, calls_so_far)
             calls_so_far += len(calls)
+            results = 0
             waiting = [call["id"] for call in calls]
             message = {**message, "value": None, "tool_calls": calls}
         numbered.append(message)

@@ -357,6 +357,27 @@ def test_a_result_without_a_call_is_sent_as_one_without_an_id(tmp_path: Path) ->
     ]
 
 
+def test_one_result_for_several_calls_is_sent_as_that_of_the_first(tmp_path: Path) -> None:
+    """LLaMA-Factory takes observations in odd places alone, so one stands for all calls before it."""
+    calls = '[{"name": "f", "arguments": {}}, {"name": "g", "arguments": {}}]'
+    talk = [
+        {"from": "human", "value": "x"},
+        {"from": "function_call", "value": calls},
+        {"from": "observation", "value": "[1, 2]"},
+        {"from": "function_call", "value": '{"name": "h", "arguments": {}}'},
+        {"from": "observation", "value": "3"},
+        {"from": "gpt", "value": "z"},
+    ]
+    sent = bodies(planned(tmp_path, {"conversations": talk}, use="sessions"))
+    said = sent[-1]["messages"]
+    ids = [[call["id"] for call in message.get("tool_calls", ())] for message in said]
+    assert ids == [[], ["call_1", "call_2"], [], ["call_3"], []]
+    assert [message.get("tool_call_id") for message in said] == [
+        *(None, None, "call_1", None, "call_3")
+    ]
+    assert said[2]["content"] == "[1, 2]"
+
+
 CALL_OF_F = {"from": "function_call", "value": '{"name": "f", "arguments": "{}"}'}
 
 
@@ -372,6 +393,15 @@ CALL_OF_F = {"from": "function_call", "value": '{"name": "f", "arguments": "{}"}
         (
             [CALL_OF_F, {"from": "gpt", "value": "z"}],
             'message 3 of "conversations" comes before what 1 of the calls before it returned',
+        ),
+        (
+            [
+                CALL_OF_F | {"value": f"[{', '.join([CALL_OF_F['value']] * 3)}]"},
+                {"from": "observation", "value": "1"},
+                {"from": "observation", "value": "2"},
+                {"from": "human", "value": "y"},
+            ],
+            "before what 1 of the calls before it returned: give an observation for each call, or",
         ),
         ([{"from": "observation", "value": None}], "and a text"),
     ],
