@@ -42,14 +42,22 @@ class EndpointMetrics:
         self._target = target
         self._metrics: Mapping[str, str] = {}  # of the engine, since ``begin``
         self._sampler: Sampler[Page] | None = None
+        self._has_answered = False  # with whatever status
+        self._is_silent = False  # it did not answer when it was first asked: it is left alone
 
     def begin(self) -> None:
-        """Reads the page at once, and samples it from now on if it is that of an engine."""
+        """Reads the page at once, and samples it from now on if it is that of an engine. A server
+        that lets the first reading wait in vain delays only one load by READ_LIMIT_S.
+        """
         from orchestrator.telemetry.engine_metrics import INTERVAL_S
         from orchestrator.telemetry.sampler import Sampler
 
         self.end()  # of a point that was cut short
+        if self._is_silent:
+            return
         answer = _read(self._target)
+        self._has_answered = self._has_answered or bool(answer.status)
+        self._is_silent = not self._has_answered
         if answer.status != 200:
             return
         self._metrics = metrics_of(answer.body)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from orchestrator.base.http import HttpResponse
 from orchestrator.engines.registry import ENGINES
 from orchestrator.load.point import Target
+from orchestrator.sweep import endpoint_metrics
 from orchestrator.sweep.endpoint_metrics import EndpointMetrics, lines_of, metrics_of
+from orchestrator.telemetry import engine_metrics
 from orchestrator.telemetry.clock_offset import SAME_CLOCK
 
 VLLM = (
@@ -108,6 +112,36 @@ def test_a_server_that_is_gone_has_no_metrics() -> None:
     metrics = EndpointMetrics(Target("http://127.0.0.1:9", "m"))
     metrics.begin()
     assert metrics.end() == []
+
+
+def test_a_server_that_lets_the_first_reading_wait_delays_no_further_load(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine_metrics, "READ_LIMIT_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # nobody accepts its connections
+        silent.setblocking(False)
+        metrics = EndpointMetrics(Target(f"http://127.0.0.1:{silent.getsockname()[1]}", "m"))
+        metrics.begin()
+        silent.accept()[0].close()
+        metrics.begin()
+        assert metrics.end() == []
+        with pytest.raises(BlockingIOError):
+            silent.accept()
+
+
+def test_a_server_that_answered_once_is_asked_again(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.pages = [VLLM.format(tokens=10)]
+    metrics = metrics_at(server)
+    metrics.begin()
+    assert metrics.end()
+    with monkeypatch.context() as busy:
+        busy.setattr(endpoint_metrics, "ask", lambda *_, **__: HttpResponse(0, error="too long"))
+        metrics.begin()
+        assert metrics.end() == []
+    metrics.begin()
+    assert metrics.end()
 
 
 @pytest.mark.parametrize(
