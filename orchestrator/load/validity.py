@@ -7,8 +7,9 @@ The verdicts, the first that applies first:
 - ``invalid``: what was measured is not what was asked for (lengths, constraints that were not
   applied, lost clients, nothing answered).
 - ``network_bound``: the network was silent or lost much, so the latencies are the network's.
-- ``disturbed``: other programs took most of an engine's host or used its GPU, or a GPU was lost or
-  braked by heat, so the figures are not those of an engine that has its hardware to itself.
+- ``disturbed``: other programs took most of an engine's host or cores that it waited for, or used
+  its GPU, or a GPU was lost or braked by heat, so the figures are not those of an engine that has its
+  hardware to itself.
 - ``client_bound``: the client was too slow, so the figures are the client's; repeat with more
   clients.
 - ``stream_buffered``: events came in lumps although the client was idle (a proxy, a server that
@@ -25,6 +26,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -41,6 +44,9 @@ from orchestrator.results.validity import Validity
 from orchestrator.spec.load import Scale, Workload
 from orchestrator.telemetry.gpu_condition import GpuCondition
 from orchestrator.workloads.fidelity import RATE_DIFFERS, fidelity_of
+
+if TYPE_CHECKING:
+    from orchestrator.telemetry.core_wait import CoreWait
 
 BUSY_CPU_SHARE = 0.7
 # How often the end-to-end time must fit into the window. The throughput of a shorter window depends
@@ -441,22 +447,39 @@ def _surroundings(
 
 def _core_evidence(hosts: Sequence[HostLoad]) -> dict[str, float]:
     """How much an engine waited for cores, on the host where others took most of its CPU time; none
-    where no kernel counts it.
+    where no kernel counts it. A host on which they took less than LEAST_LOST_S counts only where
+    they took no more on any.
     """
-    shares: dict[float, HostLoad] = {}
+    losses: list[_CoreLoss] = []
     for host in hosts:
         if host.core_wait is not None:
-            shares[host.core_wait.lost_share(host.foreign_cpu_s)] = host
-    if not shares:
+            losses.append(_CoreLoss(host.core_wait, host.foreign_cpu_s))
+    if not losses:
         return {}
-    worst = shares[max(shares)]
-    assert worst.core_wait is not None
+    large_losses = [loss for loss in losses if loss.lost_s > LEAST_LOST_S]
+    worst = max(large_losses or losses, key=attrgetter("lost_share"))
     return {
-        "engine_cpu_s": worst.core_wait.ran_s,
-        "core_wait_s": worst.core_wait.waited_s,
-        "lost_cpu_s": worst.core_wait.lost_s(worst.foreign_cpu_s),
-        "lost_cpu_share": max(shares),
+        "engine_cpu_s": worst.wait.ran_s,
+        "core_wait_s": worst.wait.waited_s,
+        "lost_cpu_s": worst.lost_s,
+        "lost_cpu_share": worst.lost_share,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class _CoreLoss:
+    """How an engine's threads waited on a host, where foreign programs used ``foreign_s`` of CPU."""
+
+    wait: CoreWait
+    foreign_s: float
+
+    @property
+    def lost_s(self) -> float:
+        return self.wait.lost_s(self.foreign_s)
+
+    @property
+    def lost_share(self) -> float:
+        return self.wait.lost_share(self.foreign_s)
 
 
 def _gpu_evidence(gpus: Sequence[GpuCondition]) -> dict[str, float]:

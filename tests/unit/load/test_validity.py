@@ -603,6 +603,16 @@ def test_others_for_whose_work_an_engine_waits_disturb(
         assert judged.evidence["lost_cpu_share"] == pytest.approx(8 / 26)
 
 
+def test_a_host_with_hardly_any_work_does_not_hide_one_that_lost_much() -> None:
+    idle_rank = replace(QUIET_HOST, core_wait=CoreWait(0.5, 2.0, others_s=9.0))
+    busy_rank = HostLoad("b", 8.0, 0.3, 0, CoreWait(18.0, 9.0, others_s=30.0))
+    for hosts in ((idle_rank, busy_rank), (busy_rank, idle_rank)):
+        judged = shared_with(*hosts)
+        assert judged.validity == "disturbed"
+        assert judged.evidence["lost_cpu_s"] == 8.0
+    assert shared_with(idle_rank).evidence["lost_cpu_share"] == pytest.approx(2 / 2.5)
+
+
 def test_a_kernel_that_counts_no_waits_gives_no_evidence_of_them() -> None:
     assert "lost_cpu_share" not in shared_with(QUIET_HOST).evidence
 
