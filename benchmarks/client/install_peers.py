@@ -55,8 +55,9 @@ PEER_LIST = {
 def install(peer: Peer, folder: Path) -> str | None:
     """Returns the reason when it cannot be installed."""
     python = shutil.which(peer.python)
-    if python is None or problem_of([python, "--version"]):
-        return f"needs {peer.python}, which is not on the PATH or does not run"
+    # Debian's has no ensurepip, without which venv fails, unless a package adds it
+    if python is None or problem_of([python, "-c", "import ensurepip, venv"]):
+        return f"needs {peer.python} with ensurepip, which is not on the PATH or does not run"
     if (problem := problem_of([python, "-m", "venv", str(folder)])) is not None:
         return problem
     for step in peer.steps:
