@@ -259,9 +259,9 @@ class Batch:
             tokens -= free_tokens
 
     def _reuse(self, sequence: Sequence, most_tokens: int) -> int:
-        """Takes back what is left of a preempted sequence's content, which lies in one piece.
-        Returns the tokens: whole blocks, and at most ``most_tokens``. The rest of the content is
-        given up.
+        """Fills KV cache again with what is left of a preempted sequence's content, which lies in
+        one piece. Returns the tokens: whole blocks, and at most ``most_tokens``. The rest of the
+        content is given up.
         """
         reused = 0
         free_room: deque[FreeRoom] = deque()
@@ -272,6 +272,7 @@ class Batch:
             free_room.append(room)
         has_content = any(room.content_of is not None for room in free_room)
         self._free_room = free_room if has_content else deque()
+        self.kv_used += reused
         return reused
 
     def _forget_content(self, sequence: Sequence) -> None:
@@ -285,20 +286,19 @@ class Batch:
             budget -= len(self.decoding) * self.tokens_per_decode
         chunks: list[Chunk] = []
         for sequence in self.prefilling:
-            budget = self._give(sequence, budget, chunks)
+            budget = self._add_chunk(sequence, budget, chunks)
         while self.waiting and self._may_admit(self.waiting[0], budget):
             sequence = self.waiting.popleft()
             self.prefilling.append(sequence)
             reused = 0
             if sequence.preemptions:  # at least one token is computed, for the next one's logits
                 reused = self._reuse(sequence, sequence.prefill_tokens - 1)
-            self.kv_used += reused
             self._take(sequence.prefill_tokens - reused)
             # after a preemption its own blocks count, else those of the prefix cache
             sequence.prefilled_tokens = reused or sequence.cached_tokens
             if math.isnan(sequence.scheduled_s):  # it was not preempted before
                 sequence.scheduled_s = self.clock
-            budget = self._give(sequence, budget, chunks)
+            budget = self._add_chunk(sequence, budget, chunks)
         return chunks
 
     def _may_admit(self, sequence: Sequence, budget: int) -> bool:
@@ -320,7 +320,7 @@ class Batch:
         return limits.chunked_prefill or sequence.prefill_tokens - sequence.cached_tokens <= budget
 
     @staticmethod
-    def _give(sequence: Sequence, budget: int, chunks: list[Chunk]) -> int:
+    def _add_chunk(sequence: Sequence, budget: int, chunks: list[Chunk]) -> int:
         """Adds the next chunk of a prefill, as far as the token budget reaches. Returns what is
         left of the budget.
         """
@@ -361,13 +361,13 @@ class Batch:
             and self.prefilling[0].prefilled_tokens == self.prefilling[0].prefill_tokens
         ):
             sequence = self.prefilling.popleft()
-            if self._first_token(sequence):
+            if self._begin_decode(sequence):
                 finished.append(sequence)
             else:
                 begun.append(sequence)
         return begun
 
-    def _first_token(self, sequence: Sequence) -> bool:
+    def _begin_decode(self, sequence: Sequence) -> bool:
         """Lets a sequence decode whose prefill is done and gave a token. Returns True when that
         token was also its last one.
         """
@@ -400,9 +400,9 @@ class Batch:
         steps_to_finish = self._finish_steps[0] - self.step
         steps_to_full_kv = (self.limits.kv_tokens - self.kv_used) // count
         steps = min(max_steps, steps_to_finish, steps_to_full_kv)
-        # The jump ends where the first request in the queue comes, if there is a slot for it. With an
-        # interval it ends there without a slot too, and then at the next look: once there is a slot,
-        # only a request that a look has seen is admitted.
+        # A request in the queue ends the jump when it comes, if there is a slot for it. With an
+        # interval it does so without a slot, too; and if it has come, the next look ends the jump.
+        # For once there is a slot, only a request that a look has seen is admitted.
         has_slot = count < self.limits.max_num_seqs
         if self.waiting and (has_slot or interval > 1):
             if self.waiting[0].ready_s > self.clock:
@@ -417,8 +417,9 @@ class Batch:
         steps_s = steps * first_s + growth_s * (steps * (steps - 1) / 2)
         self.clock += self._varied_s(steps_s, steps)
         self.step += steps
-        # it looked after every ``interval`` steps of the jump; a look that is due at its end is made
-        # by the next ``advance``, so this is ``interval`` then, not 0
+        # The scheduler looked after every ``interval`` steps of the jump. A look that is due at the
+        # jump's end is made by the next ``advance``: the steps since the last look are from 1 to
+        # ``interval``, not from 0 to ``interval`` - 1.
         self._steps_since_look = (self._steps_since_look + steps - 1) % interval + 1
         self.context_tokens += steps * count
         self._take(steps * count)
@@ -462,7 +463,8 @@ class Batch:
         """Notes when the first tokens of ``begun`` leave, and the last ones of ``finished``."""
         if not finished and not begun:
             return
-        # those that began in this step are the newest of ``decoding``, right before ``finished``
+        # places as in ``instant_of``: those that began in this step are the newest of ``decoding``,
+        # and ``finished`` follows them
         first_begun = len(self.decoding) - self.skipped_decodes - len(begun)
         when_s = self.instant_of(first_begun, finished)
         for index, sequence in enumerate(begun + finished):

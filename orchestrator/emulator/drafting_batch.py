@@ -86,7 +86,7 @@ class DraftingBatch(Batch):
             self._leave(sequence)
         return finished
 
-    def _first_token(self, sequence: Sequence) -> bool:
+    def _begin_decode(self, sequence: Sequence) -> bool:
         """As in ``Batch``: lets a sequence decode whose prefill gave a token. Returns True when that
         token was also its last one.
         """

@@ -85,17 +85,18 @@ def drafts_of(
     tokens = speculative.num_speculative_tokens
     constants = resolved(constants, settings.engine, device)
     drafter: Costs | None = None
-    # what the host does for each sequence is done once in a step
-    launched = constants.model_copy(update={"sequence_overhead_s": 0.0})
+    # what the host does for each sequence it does once a step: ``verifying`` has it
+    drafter_constants = constants.model_copy(update={"sequence_overhead_s": 0.0})
     if is_own_layers(settings):
-        of_draft = settings.model_copy(update={"pipeline_parallel_size": 1})
-        drafter = step_costs(of_draft, own_layer_as_model(facts), device, launched)
+        # they run on the last pipeline stage alone
+        drafter_settings = settings.model_copy(update={"pipeline_parallel_size": 1})
+        drafter = step_costs(drafter_settings, own_layer_as_model(facts), device, drafter_constants)
     elif draft is not None:
         if is_head(draft, speculative):
             draft = head_as_model(draft)
         unquantized = {"model": draft.model, "quantization": None}
-        of_draft = settings_of_draft(settings, speculative).model_copy(update=unquantized)
-        drafter = step_costs(of_draft, draft, device, launched)
+        drafter_settings = settings_of_draft(settings, speculative).model_copy(update=unquantized)
+        drafter = step_costs(drafter_settings, draft, device, drafter_constants)
     return Drafts(
         tokens=tokens,
         acceptance=acceptance_of(accepted_share, tokens),

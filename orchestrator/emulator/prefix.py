@@ -40,7 +40,7 @@ class PrefixCache:
         ``used_tokens``, here and in ``give_back``: tokens in the KV cache of running sequences.
         """
         root = hash(salt)
-        width = _block_width(prompt)
+        width = BLOCK_TOKENS * _token_length(prompt)
         blocks = _block_hashes(root, prompt)
         most_hits = (len(prompt) - 1) // width  # the last token is computed in any case
         hit_tokens = min(self._leading_hits(blocks), most_hits) * BLOCK_TOKENS
@@ -48,7 +48,7 @@ class PrefixCache:
             self._free.pop(block, None)
         self._holders.update(blocks)
         self._trim(used_tokens)
-        self.queried_tokens += len(prompt) * BLOCK_TOKENS // width
+        self.queried_tokens += len(prompt) // _token_length(prompt)
         self.hit_tokens += hit_tokens
         return HeldBlocks(hit_tokens, blocks, root, prompt[len(blocks) * width :])
 
@@ -65,7 +65,7 @@ class PrefixCache:
         into the cache when it makes the one after it.
         """
         self._holders.subtract(held.blocks)
-        answer = answer[: max(0, len(answer) - _block_width(answer) // BLOCK_TOKENS)]
+        answer = answer[: max(0, len(answer) - _token_length(answer))]
         if isinstance(held.tail, bytes) and isinstance(answer, bytes):
             text_after_blocks: Prompt = held.tail + answer
         else:
@@ -73,6 +73,7 @@ class PrefixCache:
         last_block = held.blocks[-1] if held.blocks else held.root
         for block in [*held.blocks, *_block_hashes(last_block, text_after_blocks)]:
             if self._holders[block] <= 0:
+                # that of an answer may be absent, which a Counter allows
                 del self._holders[block]
                 self._free[block] = None
                 self._free.move_to_end(block)
@@ -89,16 +90,16 @@ class PrefixCache:
         self._free.clear()
 
 
-def _block_width(prompt: Prompt) -> int:
-    """The length of a block: in token ids, or in bytes of text."""
-    return BLOCK_TOKENS * 4 if isinstance(prompt, bytes) else BLOCK_TOKENS
+def _token_length(prompt: Prompt) -> int:
+    """What a token takes in a prompt: one id, or 4 bytes of text."""
+    return 4 if isinstance(prompt, bytes) else 1
 
 
 def _block_hashes(before: int, prompt: Prompt) -> list[int]:
     """The hash of each whole block of ``prompt`` and of everything before that block. ``before``:
     the hash of what precedes the first block.
     """
-    width = _block_width(prompt)
+    width = BLOCK_TOKENS * _token_length(prompt)
     hashes: list[int] = []
     for start in range(0, len(prompt) - width + 1, width):
         block = prompt[start : start + width]
