@@ -1,4 +1,4 @@
-"""How to install what this program needs for some of its work alone."""
+"""The optional packages of this program, and how to install them."""
 
 # By extra of pyproject.toml: the packages that it installs. Messages name them and not the extra,
 # so what they say works wherever the program itself came from.

@@ -48,8 +48,7 @@ def conflicts(
     owners: Mapping[str, str],
     key_owners: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Sentences about ``extra_args`` that are not flags, or that a field or this program sets, or
-    that have no use.
+    """Sentences about ``extra_args`` that are not flags, or that a field or this program sets.
 
     ``engine``: its title. ``owners``: flag -> who sets it ("the field tensor_parallel_size", "this
     program"). ``key_owners``: the same for keys of the engine's own configuration file, None if it
@@ -76,8 +75,8 @@ def _owner_of(
         return flag_owners[plain]
     for key, owner in key_owners.items():
         is_inside = name.startswith(f"{key}.")
-        contains = f"{key}.".startswith(f"{name}.")
-        if is_inside or contains:
+        contains = key.startswith(f"{name}.")
+        if name == key or is_inside or contains:
             return owner
     return _owner_of_abbreviation(plain, flag_owners)
 

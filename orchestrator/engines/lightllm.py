@@ -46,7 +46,7 @@ QUANTIZATION = (
 KV_TYPES = ("None", "int8kv", "int4kv", "fp8kv_sph", "fp8kv_spt", "fp8kv_dsa")
 CALIBRATION = "--kv_quant_calibration_config_path"
 MTP = {"mtp": "eagle_with_att"}
-BATCH = 16384  # its default, of all data-parallel ranks together; a chunk is half of it
+BATCH = 16384  # tokens: its default for all data-parallel ranks together
 PROFILED = re.compile(
     r"([\d.]+) MB is the size of one token kv cache\s.*?(\d+) is the profiled max_total", re.S
 )

@@ -28,7 +28,7 @@ from orchestrator.spec.stages import PinnedSettings
 
 CONFIG = "trtllm.yaml"
 # Field -> key of the YAML file, with dots between levels.
-TABLE = {
+KEY_OF_FIELD = {
     "revision": "revision",
     "tokenizer": "tokenizer",
     "trust_remote_code": "trust_remote_code",
@@ -98,9 +98,9 @@ def _start(settings: PinnedSettings, hardware: Hardware, node: Node) -> Command:
     ]
     files = {CONFIG: json.dumps(configuration(settings), indent=1, sort_keys=True)}  # JSON is YAML
     notes: list[str] = []
-    unknown_keys = _unknown_keys(settings)
-    if unknown_keys and not _is_recorded(settings):  # otherwise they are problems
-        notes += unknown_keys
+    key_problems = _unknown_key_problems(settings)
+    if key_problems and not _is_recorded(settings):  # else ``_problems`` has them
+        notes += key_problems
     spec = settings.speculative
     if spec is not None and _method(spec) == "draft_model" and not _release(settings):
         notes.append(command.assumed_release_note("one before 1.3"))
@@ -158,7 +158,7 @@ def _served_name(settings: EngineSettings, node: Node) -> str:
 def configuration(settings: EngineSettings) -> dict[str, Any]:
     """The YAML file: fields that are set or pinned, and what turns metrics on."""
     document: dict[str, Any] = {"return_perf_metrics": True, "enable_iter_perf_stats": True}
-    for field, path in TABLE.items():
+    for field, path in KEY_OF_FIELD.items():
         value = getattr(settings, field)
         if value is not None:
             _put(document, path, value)
@@ -195,10 +195,10 @@ def _put(document: dict[str, Any], path: str, value: Any) -> None:
 
 def _problems(settings: EngineSettings, hardware: Hardware) -> Iterator[str]:
     keys = [key for key in settings.extra_args if not key.startswith("-")]
-    unknown_keys = _unknown_keys(settings)
+    key_problems = _unknown_key_problems(settings)
     # the release, which is looked up on disk, makes a difference only where a key is unknown
-    if unknown_keys and _is_recorded(settings):
-        yield from unknown_keys
+    if key_problems and _is_recorded(settings):
+        yield from key_problems
     if settings.extra_args.get("orchestrator_type") == "ray":
         yield (
             "extra_args: orchestrator_type: ray joins the cluster that runs the sweep and waits "
@@ -235,19 +235,19 @@ def _adapter_problems(settings: EngineSettings) -> Iterator[str]:
         )
 
 
-def _unknown_keys(settings: EngineSettings) -> list[str]:
+def _unknown_key_problems(settings: EngineSettings) -> list[str]:
     """Sentences about the keys of ``extra_args`` that no recorded release has."""
     sentences: list[str] = []
     for key in settings.extra_args:
         if key.startswith("-"):
             continue  # a flag
-        sentence = unknown_key(key)
+        sentence = unknown_key_problem(key)
         if sentence is not None:
             sentences.append(sentence)
     return sentences
 
 
-def unknown_key(path: str) -> str | None:
+def unknown_key_problem(path: str) -> str | None:
     """A sentence about a key of the file that no recorded release has; None if one has it.
 
     The releases refuse to start with such a key. ``path``: the key, with dots between its levels.
@@ -265,12 +265,14 @@ def unknown_key(path: str) -> str | None:
 
 
 def _is_known(path: str, keys: Mapping[str, Sequence[str] | None]) -> bool:
-    """Whether a key is among the recorded ones: key -> the keys below it; None: not recorded."""
+    """Whether a key is among ``keys``: key -> the keys below it; None: these are not recorded, so
+    that any is taken for one of them.
+    """
     first, *inner = path.split(".")
     if first not in keys or "" in inner:
         return False
     inner_keys = keys[first]
-    if not inner or not inner_keys:  # the key itself, or something below it
+    if not inner or not inner_keys:
         return True
     return inner[0] in inner_keys
 
@@ -313,7 +315,7 @@ ENGINE = Engine(
     dialects=_dialects,
     served_name=_served_name,
     handled_fields=(
-        *TABLE,
+        *KEY_OF_FIELD,
         *("enable_expert_parallel", "enforce_eager", "speculative", "lora_modules"),
     ),
     unsupported={
@@ -335,7 +337,7 @@ ENGINE = Engine(
         ),
     },
     value_names={"kv_cache_dtype": {"fp8_e4m3": "fp8"}},
-    keys={path: f"the field {field}" for field, path in TABLE.items()}
+    keys={path: f"the field {field}" for field, path in KEY_OF_FIELD.items()}
     | dict.fromkeys(
         ("return_perf_metrics", "enable_iter_perf_stats", "backend", "model"), "this program"
     )
@@ -356,7 +358,9 @@ ENGINE = Engine(
     },
     reserved=("--host", "--port", "--backend", "--config", "--extra_llm_api_options"),
     # Its command line has these too, and might contradict the file.
-    aliases={"--" + path.rpartition(".")[2]: f"the field {field}" for field, path in TABLE.items()}
+    aliases={
+        "--" + path.rpartition(".")[2]: f"the field {field}" for field, path in KEY_OF_FIELD.items()
+    }
     | {
         "--tp_size": "the field tensor_parallel_size",
         "--pp_size": "the field pipeline_parallel_size",

@@ -36,7 +36,7 @@ from orchestrator.spec.load import in_json
 
 VERSION = "0.2.1"
 MOST_STEPS = 120  # of a time series
-_ROLES = {"prefill": "prefill", "decode": "decode"}
+_ROLES = ("prefill", "decode")  # the report has the same names; any other replica is "replica"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ _COUNTERS = {
 
 
 class LlmD:
-    """See the module."""
+    """Writes the reports of an experiment."""
 
     title = f"llm-d benchmark report {VERSION}"
 
@@ -117,7 +117,7 @@ def _report(
     question: Question | None,
     version: str | None,
 ) -> dict[str, object]:
-    """``version``: of the engine, as it reported it; None: it is not known."""
+    """The report of a point. ``version``: the one that the engine reported; None: not known."""
     return {
         "version": VERSION,
         "run": _run(point),
@@ -170,11 +170,11 @@ def _stack(point: StoredPoint, version: str | None) -> list[dict[str, object]]:
     settings = point.deployment.settings
     roles = settings.get("roles")
     if isinstance(roles, Mapping) and roles:
-        return [_component(point, role, part, version) for role, part in roles.items()]
-    return [_component(point, None, settings, version)]
+        return [_stack_component(point, role, part, version) for role, part in roles.items()]
+    return [_stack_component(point, None, settings, version)]
 
 
-def _component(
+def _stack_component(
     point: StoredPoint, role: str | None, settings: Mapping[str, object], version: str | None
 ) -> dict[str, object]:
     deployment = point.deployment
@@ -202,7 +202,7 @@ def _component(
             "kind": "inference_engine",
             "tool": deployment.engine,
             "tool_version": known_version,
-            "role": _ROLES.get(role or "", "replica"),
+            "role": role if role in _ROLES else "replica",
             "replicas": replicas,
             "model": {"name": deployment.model},
             "accelerator": {
@@ -242,6 +242,7 @@ def _load(
         "validity_reasons": point.reasons,
         "repeats": len(point.used_repeats),
         "starts": len(set(point.starts)),
+        # of the first SLO alone, under which ``point.tests`` are
         "limits": [slo.model_dump(mode="json") for slo in experiment.slos[:1]],
         "attainment": [_test(test) for test in point.tests],
         "parts": [
@@ -315,6 +316,7 @@ def _length(tokens: Distribution | None) -> dict[str, object]:
     optional = {"std_dev": tokens.std, "min": tokens.min, "max": tokens.max}
     for name, value in optional.items():
         if not math.isnan(value):
+            # the schema takes whole numbers alone for both bounds, and no maximum below 1
             length[name] = value if name == "std_dev" else max(int(value), 1)
     return length
 
@@ -387,12 +389,12 @@ def _series_of_requests(store: Store, point: StoredPoint) -> dict[str, object] |
     window = head.window
     steps = max(1, min(MOST_STEPS, math.ceil(window.length_s)))
     edges = np.linspace(window.start_ns, window.end_ns, steps + 1)
-    tokens = np.zeros(steps + 1)
+    tokens_before = np.zeros(steps + 1)  # each edge, since the load began
     first_ns: list[Floats] = []
     ttft_s: list[Floats] = []
     done_ns: list[Floats] = []
     for columns in request_arrays(attempt.requests, attempt.token_events):
-        tokens += output_tokens_by(columns, edges.tolist())
+        tokens_before += output_tokens_by(columns, edges.tolist())
         answered = columns.ok & ~np.isnan(columns.first_ns)
         first_ns.append(columns.first_ns[answered])
         ttft_s.append(_ttft_s(columns)[answered])
@@ -401,7 +403,7 @@ def _series_of_requests(store: Store, point: StoredPoint) -> dict[str, object] |
     step_s = (window.end_ns - window.start_ns) / steps / 1e9
     ended, _ = np.histogram(np.concatenate(done_ns), edges)
     throughput = {
-        "output_token_rate": _series("tokens/s", instants, np.diff(tokens) / step_s),
+        "output_token_rate": _series("tokens/s", instants, np.diff(tokens_before) / step_s),
         "request_rate": _series("queries/s", instants, ended / step_s),
     }
     ttft = _series_of_latencies(instants, edges, np.concatenate(first_ns), np.concatenate(ttft_s))
@@ -448,34 +450,36 @@ def _observed(store: Store, point: StoredPoint) -> list[dict[str, object]]:
     hosts = store.read_manifests("hosts", [manifest]).sort_by("unix_ns")
     label = point.deployment.label
     components: list[dict[str, object]] = []
-    for replica, readings in _by(engines, "replica"):
+    for replica, readings in _by_value(engines, "replica"):
         role = readings["role"][0].as_py()
         of_role = label if role is None else f"{label} {role}"
         counters = _counters_in(readings)
-        components.append(_component_of(readings, _OF_ENGINES, of_role, str(replica), counters))
-    for gpu, readings in _by(gpus, "gpu_uuid"):
-        components.append(_component_of(readings, _OF_GPUS, label, str(gpu)))
+        components.append(
+            _observed_component(readings, _OF_ENGINES, of_role, str(replica), counters)
+        )
+    for gpu, readings in _by_value(gpus, "gpu_uuid"):
+        components.append(_observed_component(readings, _OF_GPUS, label, str(gpu)))
     if not point.deployment.launched:
         return components  # the host that was read is that of the clients
-    for host, readings in _by(hosts, "host"):
-        components.append(_component_of(readings, _OF_HOSTS, label, str(host)))
+    for host, readings in _by_value(hosts, "host"):
+        components.append(_observed_component(readings, _OF_HOSTS, label, str(host)))
     return components
 
 
-def _by(rows: pa.Table, column: str) -> Iterator[tuple[object, pa.Table]]:
-    """The rows of each value of a column."""
+def _by_value(rows: pa.Table, column: str) -> Iterator[tuple[object, pa.Table]]:
+    """Each value of a column, and the rows that have it."""
     for value in sorted(set(rows[column].to_pylist())):
         yield value, rows.filter(pc.equal(rows[column], value))
 
 
-def _component_of(
+def _observed_component(
     readings: pa.Table,
     resources: Sequence[_Resource],
     label: str,
     name: str,
     counters: Mapping[str, object] = MappingProxyType({}),
 ) -> dict[str, object]:
-    """One component with its readings. ``counters``: further series, which have no aggregate."""
+    """A replica, GPU or host with its readings. ``counters``: more series, without aggregates."""
     return {
         "component_label": label,
         "replica_id": name,

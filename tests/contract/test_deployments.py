@@ -13,7 +13,7 @@ from orchestrator.engines.command import Node, iter_flags
 from orchestrator.engines.command_lines import command_lines
 from orchestrator.engines.problems import problems_of
 from orchestrator.engines.registry import ENGINES
-from orchestrator.engines.tensorrt_llm import CONFIG, unknown_key
+from orchestrator.engines.tensorrt_llm import CONFIG, unknown_key_problem
 from orchestrator.spec.settings import EngineSettings, Hardware
 from tests.command_lines import by_flag
 from tests.contract import recorded
@@ -103,7 +103,7 @@ def test_tensorrts_file_says_what_its_command_line_leaves_open(name: str) -> Non
     document = file_of(**DEPLOYMENTS["tensorrt_llm"][name].settings)
     expected = TENSORRT_FILES[name]
     assert {key: document[key] for key in expected} == expected
-    assert [key for key in document if unknown_key(key)] == []
+    assert [key for key in document if unknown_key_problem(key)] == []
 
 
 def _spellings(engine: str) -> list[tuple[str, ...]]:

@@ -41,7 +41,8 @@ class RunningCount:
     growth: dict[int, int] = field(default_factory=dict)
     text_events: int = 0
     early_growth: dict[int, int] = field(default_factory=dict)
-    # whether every event with early growth may hold a part of the first character
+    # whether the early growth may be the first tokens of the first character, whose text comes with
+    # the last of them: each event with early growth may hold back a part of a character
     early_may_be_character: bool = True
 
     def add(self, event: int, total: int, has_text: bool, may_hold_back: bool) -> None:
@@ -52,7 +53,7 @@ class RunningCount:
         self.total = total
         if grown < 0 or (has_text and grown == 0):
             self.is_void = True
-        elif grown and not has_text and not self.text_events:
+        elif grown and not has_text and not self.text_events:  # before the first text
             self.early_growth[event] = grown
             if not may_hold_back:
                 self.early_may_be_character = False
@@ -178,8 +179,8 @@ class Parsed:
         running = self.running
         if running is None or running.is_void:
             return
-        events_with_content = [tokens for tokens in self.tokens if tokens]
-        if running.text_events != len(events_with_content):
+        events_with_content = sum(1 for tokens in self.tokens if tokens)  # UNKNOWN is content, too
+        if running.text_events != events_with_content:
             return  # some of them had no total
         is_thought_hidden = bool(self.reasoning_tokens) and not self.thoughts
         tokens_by_event = running.tokens(is_thought_hidden)
