@@ -1,11 +1,12 @@
 """Finds the highest load that holds the limits, by probing one level after the other.
 
 docs/explained/capacity-search.md has the method. The next level depends only on the outcomes that
-the search was told, not on their order (``capacity/choose_level.py``). Tiers of limits share
-probes; the level of the tier about which least is known is probed first. A tier asks for nothing more once it is
-dominated in a race (``capacity/race.py``), or once one of its probes has a verdict that no other
-load can change. Where the deployment is started more than once, the search explores on the first
-start, confirms what it found on the second, and stays on the second from then on.
+the search was told, not on their order (``capacity/choose_level.py``). A tier is the search under
+one SLO. Tiers share probes; the level of the tier about which least is known is probed first. A
+tier asks for nothing more once it is dominated in a race (``capacity/race.py``), or once one of its
+probes has a verdict that no other load can change. Where the deployment is started more than once,
+the search explores on the first start, confirms what it found on the second, and stays on the
+second from then on.
 """
 
 from __future__ import annotations
@@ -122,6 +123,7 @@ class Capacity:
 
     def ask(self) -> Level | None:
         if self._earlier_probes is None:
+            # before its first question, a search is told of the probes of earlier runs alone
             self._earlier_probes = self._probes
         if self._ended:
             return None
@@ -223,7 +225,7 @@ class Capacity:
 
     def _is_behind(self) -> bool:
         """Whether others of the race are expected to hold more: then a probe or two are enough."""
-        if self._follows and not self._probes:
+        if self._follows and not self._probes:  # nothing is known but the predictions
             return True
         if self._rivals is None:
             return False
@@ -311,7 +313,7 @@ class Capacity:
 
 
 class Tier:
-    """What is known of one tier.
+    """What is known of one tier: of the capacity under one SLO.
 
     ``whole_numbers``, ``precision``, ``sendable``: see ``SearchState``. ``starts``: how often the
     engine is started for its search.

@@ -305,7 +305,8 @@ class StoredExperiment:
 
         def content(head: PointHead) -> str:
             row = rows.get(head.point_id, UNKNOWN_QUESTION)
-            if head.source is not None:  # how it was loaded stands in its row
+            if head.source is not None:
+                # of another tool: loads may differ, since each row of the table has its own
                 return row.workload_json or ""
             load = row.load_json or _load_of(head)
             return f"{row.workload_json}, {load}, version {row.client_version}"
@@ -440,12 +441,12 @@ def _without_predicted_levels(deployment: StoredDeployment) -> StoredDeployment:
 def _load_of(head: PointHead) -> str:
     """How a point was loaded, as far as an old row without ``load_json`` tells."""
     window = head.window
-    warmup = f"{head.arrivals}, {window.start_ns / 1e9:g} s of warm-up"
+    load = f"{head.arrivals}, {window.start_ns / 1e9:g} s of warm-up"
     # a window of whole milliseconds was asked for; any other is the time that a number of requests
     # took
     if (window.end_ns - window.start_ns) % 10**6:
-        return warmup
-    return f"{warmup}, {window.length_s:g} s"
+        return load
+    return f"{load}, {window.length_s:g} s"
 
 
 def differences(first: StoredExperiment, second: StoredExperiment) -> list[str]:
@@ -459,7 +460,10 @@ def differences(first: StoredExperiment, second: StoredExperiment) -> list[str]:
 
 
 def _question(experiment: StoredExperiment) -> dict[str, object]:
-    """What a run of ``load`` asked for, by the names of its options."""
+    """What a run of ``load`` asked for, by the names of its options.
+
+    Nothing of it is known without a plan. Then ``plan`` has a value that no other run has.
+    """
     plan = experiment.plan
     if plan is None:
         return {"plan": experiment.name}
@@ -467,6 +471,7 @@ def _question(experiment: StoredExperiment) -> dict[str, object]:
     (deployment,) = plan.deployments
     levels = plan.levels_of(load, deployment.id)
     control = levels[0].control if levels else load.control
+    # the rules of any level, because they depend only on its control
     rules = load.rules(levels[0] if levels else Level(control=control, value=1))
     question: dict[str, object] = {"model": deployment.model_key}
     for name, value in {**load.workload.identity(), **rules}.items():

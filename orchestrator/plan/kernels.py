@@ -28,10 +28,13 @@ def status_of_cut_group(
     if stored.block:
         if not rules.splits_blocks or hardware.is_cpu:
             return "impossible"
-        if matrices == "KV width":
+        if matrices == "KV width":  # the blocks of K and V may be split unevenly
             return "risky"
-        splits_evenly = math.gcd(*stored.block, width) >= LEAST_GROUP
-        return "risky" if of_experts and stored.method == "fp8" and splits_evenly else "impossible"
+        if not of_experts or stored.method != "fp8":
+            return "impossible"
+        # a rank's inputs and the blocks must be whole numbers of groups that a kernel takes
+        group = math.gcd(*stored.block, width)
+        return "risky" if group >= LEAST_GROUP else "impossible"
     if not rules.whole_groups or not stored.scheme.startswith("int"):
         return "risky"
     halves_groups = (
@@ -62,9 +65,13 @@ def missing_kernels(
 
 
 def _is_16_bits_only(rules: ModelRules, cpu: CpuKernels | None, method: str, scheme: str) -> bool:
+    """Whether a method has no kernels for float32, or its scheme has none on CPUs; False where that
+    is not known.
+    """
     if rules.float32_methods is not None:
-        has_kernels = method in rules.min_capability
-        if has_kernels and method not in rules.float32_methods:
+        # what ``float32_methods`` leaves out takes 16 bits only if ``min_capability`` lists it
+        is_listed = method in rules.min_capability
+        if is_listed and method not in rules.float32_methods:
             return True
     return cpu is not None and not cpu.schemes.get(scheme, True)
 

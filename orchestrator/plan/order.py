@@ -43,7 +43,7 @@ def queue_position(
     deployment may still hold. ``seconds``: how many seconds the launch is expected to take.
 
     The admission of a sweep orders its queue by it (sweep/admission.py), and so do the estimate of
-    a plan's costs (plan/cost.py) and a simulated sweep (simulation/sweep.py). In a sweep,
+    a plan's costs (plan/cost.py) and a simulated sweep (simulation/queue.py). In a sweep,
     ``DeploymentWork.queue_class`` decides the class (sweep/deployment_work.py), and
     ``LaunchQueue.waiting`` the priority (sweep/launch_queue.py).
 

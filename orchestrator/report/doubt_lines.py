@@ -127,8 +127,8 @@ def _line(doubt: Doubt) -> DoubtLine:
 
 
 def _cause_text(doubt: Doubt) -> str:
-    with_figures = _CAUSES_WITH_FIGURES.get(doubt.kind)
-    return _CAUSES[doubt.kind] if with_figures is None else with_figures(doubt)
+    text_of = _CAUSES_BY_DOUBT.get(doubt.kind)
+    return _CAUSES[doubt.kind] if text_of is None else text_of(doubt)
 
 
 def _names(doubt: Doubt) -> tuple[str, ...]:
@@ -200,7 +200,7 @@ def _not_settled(doubt: Doubt) -> str:
     return "no load holds" if doubt.remedy is Remedy.OTHER_LIMITS else "search not settled"
 
 
-_CAUSES_WITH_FIGURES: Mapping[DoubtKind, Callable[[Doubt], str]] = {
+_CAUSES_BY_DOUBT: Mapping[DoubtKind, Callable[[Doubt], str]] = {
     DoubtKind.NOT_SETTLED: _not_settled,
     DoubtKind.MAY_MISS_TARGET: _may_miss_target,
     DoubtKind.BOUNDS_OVERLAP: _bounds_overlap,
@@ -209,8 +209,8 @@ _CAUSES_WITH_FIGURES: Mapping[DoubtKind, Callable[[Doubt], str]] = {
 
 
 def _remedy_text(remedy: Remedy, doubt: Doubt) -> str:
-    with_figures = _REMEDIES_WITH_FIGURES.get(remedy)
-    return _REMEDIES[remedy] if with_figures is None else with_figures(doubt)
+    text_of = _REMEDIES_BY_DOUBT.get(remedy)
+    return _REMEDIES[remedy] if text_of is None else text_of(doubt)
 
 
 def _run_again(doubt: Doubt) -> str:
@@ -275,7 +275,7 @@ _REMEDIES: Mapping[Remedy, str] = {
     Remedy.OTHER_LIMITS: "other limits",
     Remedy.LONGER_CONTEXT: "raise max_model_len if refused requests (http_4xx) are too long",
 }
-_REMEDIES_WITH_FIGURES: Mapping[Remedy, Callable[[Doubt], str]] = {
+_REMEDIES_BY_DOUBT: Mapping[Remedy, Callable[[Doubt], str]] = {
     Remedy.RUN_AGAIN: _run_again,
     Remedy.MORE_STARTS: _more_starts,
     Remedy.LONGER_PROBES: _longer_probes,

@@ -24,7 +24,7 @@ from orchestrator.report.words import key_text, precision_text, probe_length
 from orchestrator.results.validity import MOST_AGAIN
 from orchestrator.spec.load import Scale
 
-# remedies that another run of the same plan is
+# the remedies for which the same plan is run once more
 _BY_RUNNING = (Remedy.RUN_AGAIN, Remedy.SEARCH_LONGER)
 _BY_MEASURING_LONGER = (Remedy.LONGER, Remedy.LONGER_PROBES)
 _BY_REPEATING = (Remedy.MORE_REPEATS, Remedy.MORE_REPEATS_OR_LONGER)
@@ -193,8 +193,9 @@ def _proposed_size(
             size = doubt.shortlist_size or doubt.deployments_of_run
             if size is not None:
                 return size
+    # no ranking names contenders: those under SLOs on agreement are left, if there are such SLOs
     size = shortlist_size(experiment, ())
-    if size == 0:
+    if size == 0:  # there are none
         return max(1, min(SHORTLIST_SIZE, deployments - 1))
     return size
 
@@ -399,8 +400,8 @@ def _repeat_more(
     if any(load.searches for load in plan.loads):
         return None
     repeats = plan.repeats + plan.starts
-    # Several starts share the repeats anew. A stored repeat does not count for another start, so at
-    # most all of them are measured.
+    # With several starts, the repeats are dealt out anew. A stored repeat counts only for the start
+    # on which it was measured, so in the worst case all of them are measured again.
     most_measured = 1 if plan.starts == 1 else repeats
     measuring: list[_Measuring] = []
     for deployment in _with_labels(plan, _labels_to_settle(to_settle)):

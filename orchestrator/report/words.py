@@ -297,16 +297,16 @@ def remedy_texts(comparison: Comparison) -> list[str]:
 
 def doubt_text(doubt: Doubt) -> str:
     """What is in doubt, as a clause."""
-    with_figures = _DOUBTS_WITH_FIGURES.get(doubt.kind)
-    if with_figures is not None:
-        return with_figures(doubt)
+    text_of = _TEXTS_BY_DOUBT.get(doubt.kind)
+    if text_of is not None:
+        return text_of(doubt)
     return _filled(_DOUBTS[doubt.kind], doubt)
 
 
 def _remedy_text(remedy: Remedy, doubt: Doubt) -> str:
-    with_figures = _REMEDIES_WITH_FIGURES.get(remedy)
-    if with_figures is not None:
-        return with_figures(doubt)
+    text_of = _REMEDIES_BY_DOUBT.get(remedy)
+    if text_of is not None:
+        return text_of(doubt)
     return _filled(_REMEDIES[remedy], doubt)
 
 
@@ -404,7 +404,7 @@ _DOUBTS: Mapping[DoubtKind, str] = {
     DoubtKind.ONE_START: "one start: spread unknown",
     DoubtKind.ONE_VALID_START: "one start alone of {deployments} is valid",
 }
-_DOUBTS_WITH_FIGURES: Mapping[DoubtKind, Callable[[Doubt], str]] = {
+_TEXTS_BY_DOUBT: Mapping[DoubtKind, Callable[[Doubt], str]] = {
     DoubtKind.NOT_SETTLED: _not_settled,
     DoubtKind.MAY_MISS_TARGET: _may_miss_target,
     DoubtKind.MORE_IS_CLAIMED: _more_is_claimed,
@@ -520,7 +520,7 @@ _REMEDIES: Mapping[Remedy, str] = {
     ),
     Remedy.SMALLER_PRECISION: "search {to_remedy} on, with a smaller precision",
 }
-_REMEDIES_WITH_FIGURES: Mapping[Remedy, Callable[[Doubt], str]] = {
+_REMEDIES_BY_DOUBT: Mapping[Remedy, Callable[[Doubt], str]] = {
     Remedy.RUN_AGAIN: _run_again,
     Remedy.MORE_STARTS: _more_starts,
     Remedy.HIGHER_LEVELS: _higher_levels,

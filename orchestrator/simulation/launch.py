@@ -109,14 +109,16 @@ class SimulatedLaunch:
                 return True
             if self._so_far.is_stopped:
                 return False
-            if self._must_end(following):
+            if self._end_early(following):
                 return True
             self._advance(LaunchEvent.LOAD_BEGAN)
             self._measure(engines, following)
             self._advance(LaunchEvent.LOAD_ENDED)
 
-    def _must_end(self, following: NextMeasurement) -> bool:
-        """Whether the launch ends so that others are probed first, or because of the budget."""
+    def _end_early(self, following: NextMeasurement) -> bool:
+        """End the launch before this measurement so that others are probed first, or leave out the
+        rest if the budget is spent. Returns whether either was done.
+        """
         if self._so_far.should_yield(self._work):
             self._work.yield_to_others()
             text = "it ends so that others are probed first; it goes on unless they hold more"
@@ -193,7 +195,10 @@ class SimulatedLaunch:
         attempt; None if it is ok.
         """
         key = committed.measurement_id
-        if failure is None or given_up or not self._work.tries.count(key, failure):
+        is_tried_again = (
+            failure is not None and not given_up and self._work.tries.count(key, failure)
+        )
+        if failure is None or not is_tried_again:
             self._so_far.close(self._work, committed, failure, given_up)
         else:
             text = f"{failure.kind}: {failure.sentence}"
