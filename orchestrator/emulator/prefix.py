@@ -63,6 +63,8 @@ class PrefixCache:
         """Leaves the blocks of a request that is over, and those of its answer, to later requests.
         The answer has the prompt's type. Its last token is in no block: an engine computes a token
         into the cache when it makes the one after it.
+
+        Its last blocks are dropped first, as in vLLM: the first ones are of use without them.
         """
         self._holders.subtract(held.blocks)
         answer = answer[: max(0, len(answer) - _token_length(answer))]
@@ -71,7 +73,8 @@ class PrefixCache:
         else:
             text_after_blocks = [*held.tail, *answer]
         last_block = held.blocks[-1] if held.blocks else held.root
-        for block in [*held.blocks, *_block_hashes(last_block, text_after_blocks)]:
+        blocks = [*held.blocks, *_block_hashes(last_block, text_after_blocks)]
+        for block in reversed(blocks):
             if self._holders[block] <= 0:
                 # that of an answer may be absent, which a Counter allows
                 del self._holders[block]

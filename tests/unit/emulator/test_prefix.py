@@ -52,6 +52,14 @@ def test_running_requests_keep_their_blocks_and_free_ones_give_way_to_them() -> 
     assert hits_of(cache, list(range(64))) == 48
 
 
+def test_the_last_blocks_of_a_prompt_give_way_first() -> None:
+    cache = PrefixCache(96)
+    prompt = list(range(96))
+    hits_of(cache, prompt)
+    cache.take([7] * 16, "", used_tokens=16)  # 80 tokens are left: one block has to go
+    assert hits_of(cache, prompt[:81], used=16) == 80
+
+
 @given(
     st.lists(st.tuples(st.lists(st.integers(0, 3), max_size=80), st.integers(0, 100)), max_size=30)
 )
