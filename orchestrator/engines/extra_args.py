@@ -83,7 +83,7 @@ def _owner_of(
 
 def _owner_of_abbreviation(name: str, flag_owners: Mapping[str, str]) -> str | None:
     """Who sets the flag that ``name`` abbreviates: Python's argparse accepts prefixes of flags."""
-    if not name.startswith("--") or len(name) < len("--xx"):
+    if not name.startswith("--") or name == "--":
         return None
     for flag, owner in flag_owners.items():
         if flag.startswith(name):

@@ -46,6 +46,7 @@ def test_flags_are_present_in_any_spelling_unless_switched_off() -> None:
     [
         ("--max_seqs", "the field max_num_seqs"),
         ("--max-s", "the field max_num_seqs"),  # argparse takes it for --max-seqs
+        ("--m", "the field max_num_seqs"),
         ("cache", "the field kv_cache_dtype"),
         ("cache.dtype.inner", "the field kv_cache_dtype"),
     ],
