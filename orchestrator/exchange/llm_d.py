@@ -313,11 +313,13 @@ def _length(tokens: Distribution | None) -> dict[str, object]:
     if tokens.min == tokens.max:
         return {"distribution": "fixed", "value": tokens.mean}
     length: dict[str, object] = {"distribution": "other", "value": tokens.mean}
-    optional = {"std_dev": tokens.std, "min": tokens.min, "max": tokens.max}
-    for name, value in optional.items():
-        if not math.isnan(value):
-            # the schema takes whole numbers alone for both bounds, and no maximum below 1
-            length[name] = value if name == "std_dev" else max(int(value), 1)
+    if not math.isnan(tokens.std):
+        length["std_dev"] = tokens.std
+    # the schema takes whole numbers alone for both bounds, and no maximum below 1
+    if not math.isnan(tokens.min):
+        length["min"] = int(tokens.min)
+    if not math.isnan(tokens.max):
+        length["max"] = max(int(tokens.max), 1)
     return length
 
 

@@ -15,7 +15,7 @@ import pytest
 from orchestrator.exchange import llm_d
 from orchestrator.exchange.exported import ExportedFile, LeftOutPoint
 from orchestrator.plan.current import StoredExperiment
-from orchestrator.results.records import HostRow, TelemetryRow
+from orchestrator.results.records import Distribution, HostRow, TelemetryRow
 from orchestrator.results.root import open_results
 from orchestrator.results.schemas import table_of
 from orchestrator.results.store import Store
@@ -98,6 +98,15 @@ def test_a_report_has_the_figures_of_each_part_of_a_mix(tmp_path: Path) -> None:
     for part in (chat, rag):
         report["results"]["request_performance"]["aggregate"] = part["aggregate"]
         VALIDATOR.validate(report)
+
+
+def test_a_length_of_no_tokens_is_the_least_one() -> None:
+    tokens = Distribution(mean=3.0, std=2.0, min=0.0, max=5.0, p50=3.0, p90=5.0, p95=5.0, p99=5.0)
+    length = llm_d._length(tokens)
+    assert (length["min"], length["max"]) == (0, 5)
+    assert llm_d._length(replace(tokens, mean=0.1, max=0.5))["max"] == 1, (
+        "the schema has no smaller one"
+    )
 
 
 def test_throughput_over_time_adds_up_to_the_whole(experiments: list[StoredExperiment]) -> None:
