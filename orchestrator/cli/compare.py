@@ -193,11 +193,12 @@ def _only_experiment(uri: str, side: str, name: str | None) -> StoredExperiment:
     """
     from orchestrator.base.text import listed
     from orchestrator.report.selection import experiments
+    from orchestrator.results.location import uri_inside
     from orchestrator.results.root import open_results
 
     results = open_results(uri)
     if name is None and len(results.experiments) > 1:
-        first = f"{results.uri.rstrip('/')}/{results.experiments[0]}"
+        first = uri_inside(results.uri, results.experiments[0])
         raise click.UsageError(
             f"{side} holds several experiments ({listed(results.experiments)}): "
             f"name one's folder, like {first}, or --experiment"

@@ -89,7 +89,7 @@ class Location:
 def uri_inside(uri: str, name: str) -> str:
     """The URI of what is stored by this name in the folder of ``uri``. Options stay at its end."""
     folder, separator, options = uri.partition("?") if "://" in uri else (uri, "", "")
-    return f"{folder}/{name}{separator}{options}"
+    return f"{folder.rstrip('/')}/{name}{separator}{options}"
 
 
 def check_answers(uri: str, limit_s: float = ANSWER_LIMIT_S) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import yaml
 from orchestrator.base.errors import InputError
 from orchestrator.cli.main import cli
 from orchestrator.cli.numbers import parse_share
+from orchestrator.results import location, root
 from orchestrator.results.store import Store
 from tests.harness import ROOT
 from tests.unit.cli.commands import Done, invoke
@@ -312,6 +314,18 @@ def test_two_experiments_of_one_store_are_compared_by_their_folders(tmp_path: Pa
     assert invoke("compare", monday, tuesday).status == 0
     with pytest.raises(click.UsageError, match="BASE holds several experiments"):
         invoke("compare", str(tmp_path), tuesday)
+
+
+def test_a_folder_in_a_bucket_is_proposed_with_the_options_of_its_uri(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    uri = "s3://bucket/sweeps?scheme=http"
+    in_bucket = root.Results(uri, ("monday", "tuesday"))
+    monkeypatch.setattr(location, "check_answers", lambda uri: None)
+    monkeypatch.setattr(root, "open_results", lambda uri: in_bucket)
+    folder = re.escape("like s3://bucket/sweeps/monday?scheme=http, or")
+    with pytest.raises(click.UsageError, match=folder):
+        invoke("compare", uri, uri)
 
 
 @pytest.mark.parametrize(

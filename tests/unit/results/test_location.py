@@ -239,6 +239,7 @@ def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     ("uri", "inside"),
     [
         ("/results", "/results/exp/report.html"),
+        ("/", "/exp/report.html"),
         ("/what?/results", "/what?/results/exp/report.html"),
         ("s3://bucket/a", "s3://bucket/a/exp/report.html"),
         ("s3://bucket/a?scheme=http", "s3://bucket/a/exp/report.html?scheme=http"),
