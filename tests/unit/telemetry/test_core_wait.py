@@ -24,11 +24,17 @@ def write_stat(proc: Path, *busy_s: float) -> None:
 
 
 def write_thread(
-    proc: Path, pid: int, thread: int, ran_s: float, waited_s: float, cores: str = "0-1"
+    proc: Path,
+    pid: int,
+    thread: int,
+    ran_s: float,
+    waited_s: float,
+    cores: str = "0-1",
+    runs: int = 0,
 ) -> None:
     folder = proc / str(pid) / "task" / str(thread)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "schedstat").write_text(f"{round(ran_s * 1e9)} {round(waited_s * 1e9)} 17\n")
+    (folder / "schedstat").write_text(f"{round(ran_s * 1e9)} {round(waited_s * 1e9)} {runs}\n")
     (folder / "status").write_text(f"Name:\tx\nCpus_allowed:\tf\nCpus_allowed_list:\t{cores}\n")
 
 
@@ -41,6 +47,31 @@ def test_the_waits_of_all_threads_count(tmp_path: Path) -> None:
     write_thread(tmp_path, 7, 8, ran_s=4, waited_s=1)  # began meanwhile
     wait = core_wait(before, core_use([7], tmp_path))
     assert wait == CoreWait(ran_s=6, waited_s=2.5, others_s=pytest.approx(9))
+
+
+def test_what_waking_takes_on_an_idle_host_is_no_wait(tmp_path: Path) -> None:
+    write_stat(tmp_path, 3, 3)
+    write_thread(tmp_path, 7, 7, ran_s=1, waited_s=1, runs=1_000)
+    write_thread(tmp_path, 7, 8, ran_s=1, waited_s=1, runs=1_000)
+    before = core_use([7], tmp_path)
+    write_stat(tmp_path, 90, 90)
+    # 100 µs of work and 20 µs of waking each time
+    write_thread(tmp_path, 7, 7, ran_s=21, waited_s=5, runs=201_000)
+    # waits of 5 ms
+    write_thread(tmp_path, 7, 8, ran_s=21, waited_s=6, runs=2_000)
+    wait = core_wait(before, core_use([7], tmp_path))
+    assert wait is not None
+    assert wait.ran_s == 40
+    assert wait.waited_s == pytest.approx(5 - 1_000 * 50e-6)
+
+
+def test_a_thread_with_the_id_of_one_that_has_ended_is_another_one(tmp_path: Path) -> None:
+    write_stat(tmp_path, 3, 3)
+    write_thread(tmp_path, 7, 8, ran_s=50, waited_s=10, runs=1_000_000)
+    before = core_use([7], tmp_path)
+    write_thread(tmp_path, 7, 8, ran_s=2, waited_s=1, runs=0)
+    wait = core_wait(before, core_use([7], tmp_path))
+    assert wait == CoreWait(ran_s=2, waited_s=1, others_s=0)
 
 
 def test_cores_on_which_the_engine_may_not_run_are_not_its_own(tmp_path: Path) -> None:
