@@ -138,6 +138,6 @@ def _chat_template(path: str) -> Any:
     folder = Path(path) if Path(path).is_dir() else Path(path).parent
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None  # its files are of no kind that is known
+    except Exception:  # its files are of no known kind, or need further packages
+        return None
     return tokenizer if tokenizer.chat_template else None

@@ -347,6 +347,18 @@ def test_a_chat_that_the_template_refuses_has_no_expectation(model: str, tmp_pat
     assert set(expected(point, counted=lambda session: 5).values()) == {None}
 
 
+def test_a_tokenizer_that_needs_further_packages_to_write_chats_has_no_expectation(
+    model: str, tmp_path: Path
+) -> None:
+    """This one needs SentencePiece and jieba, and raises ImportError without them."""
+    config = Path(model) / "tokenizer_config.json"
+    config.write_text(json.dumps({"tokenizer_class": "CpmTokenizer", "chat_template": TEMPLATE}))
+    point = point_of_file(model, tmp_path, [{"prompt": "1 2 3"}])
+    hits, reason = expectation(point, counted=lambda session: 5)
+    assert set(hits.values()) == {None}
+    assert reason is not None and "has no template here" in reason
+
+
 @pytest.mark.parametrize("template", ["{{ messages[0].content + 1 }}", "{{ messages[9].role.x }}"])
 def test_a_chat_at_which_the_template_fails_has_no_expectation(
     model: str, tmp_path: Path, template: str
