@@ -289,7 +289,9 @@ def _in_threads(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
     """
     if len(items) == 1:
         return [function(items[0])]
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+    # macOS has no affinity of processes to cores
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    with ThreadPoolExecutor(cores) as threads:
         return list(threads.map(function, items))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -119,6 +120,14 @@ def test_the_tokens_of_a_text_in_pieces_are_those_of_all_of_it(
     tokenizer, text = TEXTS[name]
     whole = tokenizer.encode(text, add_special_tokens=False).ids
     assert token_ids(tokenizer, text, characters, section_characters).tolist() == whole
+
+
+def test_a_text_is_encoded_where_processes_have_no_affinity(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS
+    ids = token_ids(GPT_2, PROSE, 40, 150)
+    assert len(ids) == count(GPT_2, PROSE)
 
 
 def test_a_long_text_is_encoded_in_pieces() -> None:
