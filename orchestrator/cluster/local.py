@@ -21,7 +21,7 @@ from multiprocessing import reduction, resource_tracker, util
 from multiprocessing.connection import Connection
 from typing import IO, TYPE_CHECKING, Any
 
-from orchestrator.base.errors import PlacementError
+from orchestrator.base.errors import InputError, PlacementError
 from orchestrator.base.text import counted
 from orchestrator.cluster.base import (
     Avoidance,
@@ -64,6 +64,12 @@ class LocalCluster:
     def __init__(
         self, store: Store | None, client_limit: int | None = None, watched: bool = True
     ) -> None:
+        """Raises InputError on a system where nothing can be measured."""
+        if not hasattr(os, "sched_getaffinity"):
+            raise InputError(
+                "engines and load clients run on Linux alone, since what they and other programs use "
+                "of a machine is read from its kernel; plan, simulate, results and best run here, too"
+            )
         raise_open_files_limit()  # the rows of every client are open files
         self.note: str | None = None
         cores = len(os.sched_getaffinity(0))

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from orchestrator.base.errors import InputError
 from orchestrator.cluster.base import ClientReport, HostLost
 from orchestrator.cluster.client_host import ClientHost
 from orchestrator.cluster.local import (
@@ -34,6 +35,12 @@ BUSY_S = 240.0  # a machine that other tests keep busy takes a minute to start a
 
 
 @pytest.mark.parametrize(("variable", "other"), [("CUDA", "HIP"), ("HIP", "CUDA")])
+def test_a_system_that_is_not_linux_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS
+    with pytest.raises(InputError, match="on Linux alone"):
+        LocalCluster(None)
+
+
 def test_the_local_machine_has_the_gpus_that_a_vendors_variable_names(
     variable: str, other: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
