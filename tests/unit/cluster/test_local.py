@@ -34,13 +34,13 @@ from tests.unit.results.builders import events, part_of, request, requests
 BUSY_S = 240.0  # a machine that other tests keep busy takes a minute to start a process
 
 
-@pytest.mark.parametrize(("variable", "other"), [("CUDA", "HIP"), ("HIP", "CUDA")])
 def test_a_system_that_is_not_linux_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS
     with pytest.raises(InputError, match="on Linux alone"):
         LocalCluster(None)
 
 
+@pytest.mark.parametrize(("variable", "other"), [("CUDA", "HIP"), ("HIP", "CUDA")])
 def test_the_local_machine_has_the_gpus_that_a_vendors_variable_names(
     variable: str, other: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
