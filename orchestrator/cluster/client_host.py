@@ -122,7 +122,13 @@ class ClientHost(LoadClient):
         point = replace(point, tokenizer=local_tokenizer(point.tokenizer))
         self._point = point
         self._writer = f"client{index:04d}"  # names sort in the order of the clients
-        return super().prepare(point, index, count)
+        cores_of_thread = os.sched_getaffinity(0)
+        # threads that encode a long text inherit it: engines of others may be measured on their cores
+        os.sched_setaffinity(0, self._cores)
+        try:
+            return super().prepare(point, index, count)
+        finally:
+            os.sched_setaffinity(0, cores_of_thread)
 
     def run_and_store(
         self, start_wall_ns: int, offset_ns: int, error_ns: int, store: Store | None

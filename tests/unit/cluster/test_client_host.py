@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +14,8 @@ import pytest
 from orchestrator.base.errors import InputError, Occupied, ResultsError
 from orchestrator.cluster.client_host import ClientHost, reach_problem
 from orchestrator.cluster.local import LocalCluster
+from orchestrator.load.client import LoadClient
+from orchestrator.load.point import LoadPoint
 from orchestrator.node.leases import Lease, Owner, Wish, living
 from orchestrator.results.store import Store
 from tests.unit.cluster.points import point_for
@@ -33,6 +36,28 @@ def test_no_other_sweep_gets_the_host_of_a_borrowed_client() -> None:
     clients.release()
     cluster.close()
     assert living() == []
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is no core beside an engine's")
+def test_what_is_prepared_keeps_off_the_cores_of_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    own_cores = os.sched_getaffinity(0)
+    cores_of_preparation: set[int] = set()
+
+    def note_cores(client: LoadClient, point: LoadPoint, index: int, count: int) -> int:
+        with ThreadPoolExecutor(1) as threads:  # as texts are encoded
+            cores_of_preparation.update(threads.submit(os.sched_getaffinity, 0).result())
+        return 0
+
+    monkeypatch.setattr(LoadClient, "prepare", note_cores)
+    engine = Lease("engine")
+    cores_of_engine = engine.take(Wish(Owner("sweep"), cores=1), tuple(sorted(own_cores)))
+    try:
+        ClientHost().prepare(point_for("http://127.0.0.1:9"))
+    finally:
+        engine.release()
+    assert len(cores_of_engine) == 1
+    assert cores_of_preparation == own_cores - set(cores_of_engine)
+    assert os.sched_getaffinity(0) == own_cores
 
 
 @pytest.mark.parametrize(("hangs", "limit_s"), [(False, 60.0), (True, 0.0)])
