@@ -88,8 +88,8 @@ class ImportedPoint:
     of the prompts as they were asked for, never their measured lengths: a tool's points at several
     loads share it.
     ``window``: the time that the figures are about. ``definitions``: figure -> its name in the file
-    and its formula. ``aggregates``: the figures as the file has them. ``left_out``: content that has no place in our tables -> how
-    many values. ``requests``: empty if the file has only aggregates.
+    and its formula. ``aggregates``: the figures as the file has them. ``left_out``: content that has
+    no place in our tables -> how many values. ``requests``: empty if the file has only aggregates.
     """
 
     tool: str

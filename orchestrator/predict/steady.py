@@ -182,9 +182,8 @@ class Rank:
         """
         chunks_per_prompt = max(1, math.ceil(self._mean.prompt / budget))
         tokens = self._mean.prompt / chunks_per_prompt  # of a chunk
-        due = (
-            chunks_per_prompt * running / self._mean.steps
-        )  # chunks that come in a step, on average
+        # chunks that come in a step, on average
+        due = chunks_per_prompt * running / self._mean.steps
         together = 1.0  # a prompt of several chunks fills a step by itself
         if chunks_per_prompt == 1:
             together = self._chunks_together(running, due, budget / tokens)
