@@ -1,6 +1,7 @@
 """Reads the /metrics of a server that this program did not start, where it has them.
 
-Nobody knows beforehand which engine such a server is, so the names of its metrics tell. Its clients
+Nobody knows beforehand which engine such a server is: each path at which one has its metrics is
+tried, and the names of the metrics tell which it is. Its clients
 may share a process with this thread, so pages are parsed only when the load is over.
 """
 
@@ -41,6 +42,7 @@ class EndpointMetrics:
     def __init__(self, target: Target) -> None:
         self._target = target
         self._metrics: Mapping[str, str] = {}  # of the engine, since ``begin``
+        self._path: str | None = None  # at which metrics of an engine were found
         self._sampler: Sampler[Page] | None = None
         self._has_answered = False  # with whatever status
         self._is_silent = False  # it did not answer when it was first asked: it is left alone
@@ -55,16 +57,25 @@ class EndpointMetrics:
         self.end()  # of a point that was cut short
         if self._is_silent:
             return
-        answer = _read(self._target)
-        self._has_answered = self._has_answered or bool(answer.status)
-        self._is_silent = not self._has_answered
-        if answer.status != 200:
-            return
-        self._metrics = metrics_of(answer.body)
-        if self._metrics:
-            take = partial(_page, self._target, lines_of(self._metrics))
+        path = self._find_metrics()
+        if path is not None:
+            self._path = path
+            take = partial(_page, self._target, path, lines_of(self._metrics))
             self._sampler = Sampler(take, INTERVAL_S, "endpoint-metrics")
             self._sampler.start_with_sample()
+
+    def _find_metrics(self) -> str | None:
+        """The path of a page with metrics of an engine, which are ``_metrics`` from now on."""
+        for path in [self._path] if self._path else _paths():
+            answer = _read(self._target, path)
+            self._has_answered = self._has_answered or bool(answer.status)
+            self._is_silent = not self._has_answered
+            if not answer.status:  # the next path would let the load wait again
+                return None
+            self._metrics = metrics_of(answer.body) if answer.status == 200 else {}
+            if self._metrics:
+                return path
+        return None
 
     def end(self) -> list[Sample]:
         """Ends ``begin`` and returns what was sampled since, in order of time; nothing where the
@@ -86,6 +97,18 @@ class EndpointMetrics:
         if samples:
             samples[0] = _without_averages(samples[0])
         return samples
+
+
+def _paths() -> list[str]:
+    """Where engines have their metrics; TensorRT-LLM keeps those of its own elsewhere."""
+    from orchestrator.engines.registry import ENGINES
+
+    paths: dict[str, None] = {}
+    for engine in ENGINES:
+        path = ENGINES[engine].metrics_path
+        if path is not None:
+            paths[path] = None
+    return sorted(paths, key=len)
 
 
 def metrics_of(page: bytes) -> Mapping[str, str]:
@@ -120,18 +143,18 @@ def lines_of(metrics: Mapping[str, str]) -> re.Pattern[bytes]:
     return re.compile(rf"^(?:{names})[ {{].*$".encode(), re.MULTILINE)
 
 
-def _page(target: Target, lines: re.Pattern[bytes]) -> Page | None:
-    answer = _read(target)
+def _page(target: Target, path: str, lines: re.Pattern[bytes]) -> Page | None:
+    answer = _read(target, path)
     if answer.status != 200:
         return None
     return Page(time.time_ns(), b"\n".join(lines.findall(answer.body)) + b"\n")
 
 
-def _read(target: Target) -> HttpResponse:
+def _read(target: Target, path: str) -> HttpResponse:
     from orchestrator.telemetry.engine_metrics import READ_LIMIT_S
 
     return ask(
-        target.url.rstrip("/") + "/metrics",
+        target.url.rstrip("/") + path,
         api_key=target.api_key or "",
         limit_s=READ_LIMIT_S,
         more_headers=target.headers,

@@ -25,6 +25,7 @@ VLLM = (
     'vllm:generation_tokens_created{{engine="0"}} 77\n'
     "python_gc_objects_total 9\n"
 )
+TRTLLM = 'trtllm_generation_tokens_total{{model_name="m"}} {tokens}\n'
 SGLANG = (
     'sglang:generation_tokens_total{{model_name="m"}} {tokens}\n'
     'sglang:prompt_tokens_total{{model_name="m"}} 9\n'
@@ -34,10 +35,12 @@ SGLANG = (
 
 
 class Server(HTTPServer):
-    """Answers /metrics with the next of its pages, and the last one for ever."""
+    """Answers ``path`` with the next of its pages, and the last one for ever."""
 
     pages: list[str]
     keys: list[str | None]
+    asked: list[str]  # paths
+    path = "/v2/metrics"
     status = 200
 
 
@@ -45,8 +48,11 @@ class Handler(BaseHTTPRequestHandler):
     server: Server
 
     def do_GET(self) -> None:
-        assert self.path == "/v2/metrics"
+        self.server.asked.append(self.path)
         self.server.keys.append(self.headers.get("Authorization"))
+        if self.path != self.server.path:
+            self.send_error(404)
+            return
         pages = self.server.pages
         page = pages.pop(0) if len(pages) > 1 else pages[0]
         self.send_response(self.server.status)
@@ -61,6 +67,7 @@ class Handler(BaseHTTPRequestHandler):
 def server() -> Iterator[Server]:
     server = Server(("127.0.0.1", 0), Handler)
     server.keys = []
+    server.asked = []
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     yield server
@@ -105,7 +112,20 @@ def test_a_server_without_metrics_of_an_engine_is_not_asked_again(
     metrics = metrics_at(server)
     metrics.begin()
     assert metrics.end() == []
-    assert len(server.keys) == 1
+    assert server.asked == ["/v2/metrics", "/v2/prometheus/metrics"]
+
+
+def test_metrics_are_found_at_every_path_of_an_engine(server: Server) -> None:
+    server.path = "/v2/prometheus/metrics"
+    server.pages = [TRTLLM.format(tokens=tokens) for tokens in (10, 10, 250, 250, 300)]
+    metrics = metrics_at(server)
+    metrics.begin()
+    counted = [sample.values["generation_tokens_total"] for sample in metrics.end()]
+    assert counted == [10.0, 250.0]
+    server.asked.clear()
+    metrics.begin()
+    metrics.end()
+    assert set(server.asked) == {"/v2/prometheus/metrics"}, "the path is known from now on"
 
 
 def test_a_server_that_is_gone_has_no_metrics() -> None:
