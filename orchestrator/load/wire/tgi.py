@@ -19,6 +19,9 @@ from orchestrator.load.wire.parsed import Parsed, whole_number
 from orchestrator.spec.dialect import Dialect
 from orchestrator.workloads.kind import Prompt
 
+# TGI samples where it is asked for one of these, LightLLM only where it has do_sample, too
+_SAMPLING = frozenset({"temperature", "top_p", "top_k", "typical_p"})
+
 
 class Tgi:
     running_source = "native"
@@ -32,6 +35,10 @@ class Tgi:
         parameters |= length_fields(output_tokens, dialect)
         parameters |= dialect.adapter_fields(prompt.adapter)
         parameters = with_options(parameters, prompt, dialect)
+        if parameters.get("temperature") == 0:
+            del parameters["temperature"]  # TGI refuses it; without one it is greedy, too
+        if "do_sample" not in prompt.fields and not _SAMPLING.isdisjoint(parameters):
+            parameters["do_sample"] = True
         return encode({"inputs": prompt.flat(), "parameters": parameters, "stream": True}, dialect)
 
     def read(self, payloads: list[bytes], parsed: Parsed) -> None:

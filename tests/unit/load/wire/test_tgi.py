@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from orchestrator.load.wire.parsed import Parsed
 from orchestrator.load.wire.tgi import WIRE
+from orchestrator.spec.dialect import TGI_STREAM
+from orchestrator.workloads.kind import Message, Prompt
 
 
 def read(*events: dict[str, Any]) -> Parsed:
@@ -48,3 +52,24 @@ def test_an_event_after_the_end_is_no_part_of_the_answer() -> None:
 def test_a_token_of_another_form_is_garbage() -> None:
     garbage = read({"token": "a"}).garbage
     assert garbage is not None and garbage.startswith("not a token of this API")
+
+
+@pytest.mark.parametrize(
+    ("fields", "sent"),
+    [
+        ({}, {"do_sample": False}),
+        ({"temperature": 0}, {"do_sample": False}),
+        ({"temperature": 0.7}, {"do_sample": True, "temperature": 0.7}),
+        ({"top_k": 5}, {"do_sample": True, "top_k": 5}),
+        ({"top_p": None}, {"do_sample": False}),
+        ({"top_p": 0.9, "do_sample": False}, {"do_sample": False, "top_p": 0.9}),
+    ],
+)
+def test_answers_are_sampled_where_sampling_is_asked_for(
+    fields: dict[str, Any], sent: dict[str, Any]
+) -> None:
+    body = json.loads(
+        WIRE.body(Prompt((Message("user", ("hi",), 1),), 1, fields), 9, "m", TGI_STREAM)
+    )
+    others = {"max_new_tokens": 9, "details": True}
+    assert body["parameters"] == others | sent
