@@ -30,9 +30,11 @@ ATTENTION = (
 SAMPLING = ("temperature", "top_p", "seed", "stop", "frequency_penalty", "logit_bias")
 # The only fields that a request may have: the server refuses those that it does not know.
 FIELDS = ("model", "stream", "max_tokens", "generation_config", *SAMPLING)
-# Of the fields that the server takes and ignores with a line in its log, those that change no
-# answer (cli/serving/chat_completion.py: UNUSED_CHAT_COMPLETION_FIELDS; completion.py has `user`).
-UNUSED = ("metadata", "service_tier", "store", "user")
+# Of the fields that the server takes and ignores with a line in its log, those that requests may
+# have (cli/serving/completion.py: UNUSED_LEGACY_COMPLETION_FIELDS; chat_completion.py:
+# UNUSED_CHAT_COMPLETION_FIELDS). Some of them change no answer anywhere.
+UNUSED = ("presence_penalty", "user")
+UNUSED_IN_CHATS = ("parallel_tool_calls", "reasoning_effort", "metadata", "service_tier", "store")
 
 
 def _dialects(settings: EngineSettings) -> dict[str, Dialect]:
@@ -49,8 +51,9 @@ def _dialects(settings: EngineSettings) -> dict[str, Dialect]:
         # cli/serving/chat_completion.py: it ignores tool_choice and response_format
         tool_choices=frozenset({"auto"}),
     )
-    completions = dialects["completions"].with_ignored_fields(["user"])
-    chat = dialects["chat"].with_fields(["chat_template_kwargs"]).with_ignored_fields(UNUSED)
+    completions = dialects["completions"].with_ignored_fields(UNUSED)
+    chat = dialects["chat"].with_fields(["chat_template_kwargs"])
+    chat = chat.with_ignored_fields([*UNUSED, *UNUSED_IN_CHATS])
     return {"completions": completions, "chat": chat}
 
 

@@ -80,7 +80,8 @@ def test_every_field_that_we_may_send_is_accepted_and_others_are_refused(
         "model": server.name, "prompt": "Kalomi", "messages": [{"role": "user", "content": "a"}], "stream": True,
         "max_tokens": 3, "generation_config": length(), "temperature": 0.0, "top_p": 1.0, "seed": 1, "stop": None,
         "frequency_penalty": 0.0, "logit_bias": None, "chat_template_kwargs": {}, "user": "u",
-        "metadata": {"job": "7"}, "service_tier": "auto", "store": False,
+        "metadata": {"job": "7"}, "service_tier": "auto", "store": False, "presence_penalty": 0.0,
+        "parallel_tool_calls": False, "reasoning_effort": "low",
     }  # fmt: skip
     body = {name: values[name] for name in dialect.allowed_fields}
     status, text = server.ask("POST", dialect.path, body)

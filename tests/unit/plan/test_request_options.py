@@ -194,6 +194,26 @@ def test_recorded_tools_are_refused_by_line_where_the_engine_has_no_place_for_th
     assert mismatch("vllm", **keys) is None, "it reads calls and results without a parser"
 
 
+@pytest.mark.parametrize(
+    ("engine", "version", "said"),
+    [
+        ("tgi", "3.3.7", "'chat' of TGI 3.3.7 ignores: leave it out"),
+        ("transformers", "5.24", "transformers serve takes and does not apply: leave it out"),
+        ("lightllm", "1.2.0", "'chat' of LightLLM takes none"),
+        ("sglang", "0.5.23", None),
+    ],
+)
+def test_tools_that_are_not_to_be_called_together_are_refused_where_that_is_ignored(
+    engine: str, version: str, said: str | None, tmp_path: Path
+) -> None:
+    file = tmp_path / "agent.jsonl"
+    asked = {"messages": [{"role": "user", "content": "x"}], "tools": [TOOL]}
+    file.write_text(json.dumps(asked | {"parallel_tool_calls": False}))
+    keys = {"kind": "file", "api": "chat", "prompts": str(file), "input_tokens": None}
+    sentence = mismatch(engine, {"engine_version": version}, **keys)
+    assert sentence is None if said is None else said in (sentence or "")
+
+
 MISSPELLED = {"temprature": 0.7}
 
 
@@ -369,6 +389,7 @@ def test_fields_that_change_no_answer_are_refused_where_the_server_refuses_the_r
         ("tgi", "3.3.7", "completions", "top_k", "use the API tgi"),
         ("lmdeploy", "0.18.0", "chat", "presence_penalty", "did you mean 'repetition_penalty'?"),
         ("lightllm", "1.2.0", "chat", "min_p", "leave it out"),
+        ("lightllm", "1.2.0", "tgi", "seed", "use the API completions or chat"),
     ],
 )
 def test_fields_that_other_engines_ignore_are_named(
