@@ -20,7 +20,7 @@ import orjson
 
 from orchestrator.spec.constraint import Constraint, ConstraintKind
 from orchestrator.spec.load import MOST_TOKENS
-from orchestrator.spec.request_options import schema_problem
+from orchestrator.spec.request_options import WITHOUT_ANY_ANSWER, schema_problem
 from orchestrator.workloads.file_reading import EntryError
 from orchestrator.workloads.images import PictureFiles, image_url_part
 from orchestrator.workloads.kind import Message, Speaker
@@ -86,6 +86,8 @@ UNUSED = frozenset(
         *("num_tokens", "items", "weight", "redacted", "toxic", "openai_moderation"),
     }
 )
+_MESSAGE_TEXTS = frozenset({"role", "content", "from", "value"})
+_MESSAGE_PARTS = _MESSAGE_TEXTS.union(*MESSAGE_KEYS.values())
 # Keys that would change the request, and why they are not sent. "image*" stands for every key that
 # begins with "image".
 _NO_PICTURES = "only text and images are sent"
@@ -254,7 +256,7 @@ def read_entry(
     if len(contents) > 1:
         both = " and ".join(f'"{name}"' for name in contents)
         problems.append(f"{both} both say what is sent: give one of them")
-    unused = _unused_keys(keys, problems)
+    unused = _unused_keys(keys, problems) | _unused_in_messages(keys.get(contents[0]))
     if unframed.model is not None:
         unused |= {"model"}  # every request goes to the model that is measured
     if keys.get("hash_ids") and "input_length" not in keys:
@@ -337,7 +339,7 @@ def _problems_of_frame(entry: Mapping[str, Any]) -> list[str]:
     if method != "POST":
         problems.append(f'"method" is {str(method)[:60]!r}; requests are sent by POST')
     for name in entry:
-        if name in _FRAME or name in UNUSED or name.startswith("_"):
+        if name in _FRAME or _changes_nothing(name):
             continue
         problems.append(f'{name[:60]!r} is not sent: it stands beside "body", not in it')
     return problems
@@ -353,6 +355,11 @@ def _no_content(keys: Mapping[str, Any], shown: object) -> str:
     return problem
 
 
+def _changes_nothing(name: str) -> bool:
+    """Whether a key says something about an entry, or about a message, and changes no request."""
+    return name in UNUSED or name.startswith("_")
+
+
 def _unused_keys(keys: Mapping[str, Any], problems: list[str]) -> frozenset[str]:
     """The keys that change no request. Adds to the problems the keys that would change it and the
     unknown ones.
@@ -365,7 +372,7 @@ def _unused_keys(keys: Mapping[str, Any], problems: list[str]) -> frozenset[str]
             continue
         if name in _CONSTRAINTS or name in TOOL_FIELDS:
             continue  # _constraint, tool_fields
-        if name in UNUSED or name in ANSWERS or name.startswith("_"):
+        if _changes_nothing(name) or name in ANSWERS or name in WITHOUT_ANY_ANSWER:
             unused.append(name)
             continue
         if _asks_for_nothing(name, value):
@@ -825,18 +832,16 @@ def _messages(keys: Mapping[str, Any], name: str, names: _MessageNames) -> Itera
                 "text"
             )
         of_tools = MESSAGE_KEYS.get(speaker, ())
-        for key, value in entry.items():
-            if (
-                key in (names.speaker, names.text, *of_tools)
-                or key in UNUSED
-                or key.startswith("_")
-            ):
-                continue
-            if not _is_blank(value) and not _asks_for_nothing(key, value):
-                reason = _reason_to_refuse(key) or "only its role and its text are"
-                raise ValueError(
-                    f'message {number} of "{name}": {key[:60]!r} is not sent: {reason}'
-                )
+        unsent = [
+            key
+            for key, value in entry.items()
+            if key not in (names.speaker, names.text, *of_tools)
+            and not _changes_nothing(key)
+            and not _is_blank(value)
+            and not _asks_for_nothing(key, value)
+        ]
+        if unsent:
+            raise ValueError(f'message {number} of "{name}": {_problem_of_message(unsent)}')
         if images and speaker != "user":
             raise ValueError(f'message {number} of "{name}": only users send images')
         if of_tools:
@@ -848,6 +853,52 @@ def _messages(keys: Mapping[str, Any], name: str, names: _MessageNames) -> Itera
                 yield with_tools
                 continue
         yield Message(speaker, (text,), 0, images)
+
+
+def _problem_of_message(unsent: Sequence[str]) -> str:
+    """What is wrong with a message that has keys which are not sent, and what to do about it."""
+    reason = _reason_to_refuse(unsent[0])
+    refused = unsent[:1] if reason else [key for key in unsent if not _reason_to_refuse(key)]
+    shown = [key[:60] for key in refused]
+    verb, them = ("is", "it") if len(shown) == 1 else ("are", "them")
+    return (
+        f"{', '.join(map(repr, shown))} {verb} not sent: {reason or 'only its role and its text are'}; "
+        f"to send messages without {them}, give 'leave_out: [{', '.join(shown)}]' in 'columns'"
+    )
+
+
+def _unused_in_messages(messages: Any) -> frozenset[str]:
+    """The keys of messages that change no request; none of what is no list of messages."""
+    unused: set[str] = set()
+    for message in messages if isinstance(messages, list) else ():
+        if not isinstance(message, dict):
+            continue
+        for key, value in message.items():
+            is_unknown = key not in _MESSAGE_PARTS and _reason_to_refuse(key) is None
+            if _changes_nothing(key) or (_is_blank(value) and is_unknown):
+                unused.add(key)
+    return frozenset(unused)
+
+
+def without_keys_of_messages(
+    keys: Mapping[str, Any], left_out: Collection[str]
+) -> tuple[dict[str, Any], frozenset[str]]:
+    """The keys of an entry whose messages have none of the keys that are left out, and those of
+    them that they had.
+    """
+    kept = dict(keys)
+    found: set[str] = set()
+    left_out = {*left_out} - _MESSAGE_TEXTS
+    for name in ("messages", "conversations"):
+        messages = keys.get(name)
+        if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
+            continue
+        found |= {key for message in messages for key in message if key in left_out}
+        kept[name] = [
+            {key: value for key, value in message.items() if key not in left_out}
+            for message in messages
+        ]
+    return kept, frozenset(found)
 
 
 def _list_of_objects(keys: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:

@@ -45,6 +45,7 @@ from orchestrator.workloads.entries import (
     problems_of_unsent,
     read_entry,
     user_says,
+    without_keys_of_messages,
 )
 from orchestrator.workloads.file_reading import (
     EntryError,
@@ -71,7 +72,14 @@ from orchestrator.workloads.kind import (
 )
 from orchestrator.workloads.lengths import SessionLengths, SessionShape
 from orchestrator.workloads.recorded_tools import TOOL_FIELDS, must_call_tool, tool_choice_of
-from orchestrator.workloads.tables import Entry, rows_of_table, unpacked, with_columns, with_values
+from orchestrator.workloads.tables import (
+    ROLES,
+    Entry,
+    rows_of_table,
+    unpacked,
+    with_columns,
+    with_values,
+)
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 RECORDED = "file"  # as output_tokens: the length of the answer that the file has
@@ -120,8 +128,8 @@ class PromptColumns(Growing):
     )
     leave_out: Annotated[tuple[OneLine, ...], BeforeValidator(as_tuple)] = Field(
         default=(),
-        description="Columns that requests are sent without, though they would change them, for "
-        "example `[model, temperature]`.",
+        description="Columns that requests are sent without, though they would change them, and "
+        "keys that messages are sent without, for example `[model, temperature]`.",
     )
 
     @property
@@ -505,6 +513,9 @@ class FileWorkload(Workload):
         unused = file_summary.unused - {"timestamp"} if timed else file_summary.unused
         if self.counts_answers:
             unused -= {*ANSWERS}  # their lengths are those of the requests
+        answer = None if self.columns is None else self.columns.answer
+        if answer is not None and ROLES["answer"] in unused:
+            unused = unused - {ROLES["answer"]} | {answer}  # as the file has it
         if unused:
             what = "change no request" if self.columns is None else "are not sent"
             notes.append(f"keys of the prompts that {what}: {first_names(unused)}")
@@ -878,6 +889,9 @@ def _read(
             raise EntryError(problems)
     if is_table:
         entry = with_values(entry)
+    if rules.columns is not None and isinstance(entry.keys, dict):
+        kept, found = without_keys_of_messages(entry.keys, rules.columns.leave_out)
+        entry = replace(entry, keys=kept, unsent=entry.unsent | found)
     request = read_entry(entry.keys, shown, rules.sessions, pictures)
     if request is None or not entry.unsent:
         return request

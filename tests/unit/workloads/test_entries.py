@@ -142,6 +142,31 @@ def test_what_a_message_holds_besides_its_text_is_refused(
     assert problem in reason
 
 
+def test_all_keys_of_a_message_that_are_not_sent_are_named_with_what_to_do() -> None:
+    message = {"role": "user", "content": "x", "country": "NO", "state": "Oslo", "toxic": False}
+    assert reasons({"messages": [message]}) == [
+        "message 1 of \"messages\": 'country', 'state' are not sent: only its role and its text "
+        "are; to send messages without them, give 'leave_out: [country, state]' in 'columns'"
+    ]
+
+
+@pytest.mark.parametrize("name", ["messages", "conversations"])
+def test_keys_of_messages_that_change_nothing_are_listed(name: str) -> None:
+    speaker, text = ("role", "content") if name == "messages" else ("from", "value")
+    asked = {speaker: "user", text: "x", "weight": 1, "markdown": None, "_own": 2}
+    answered = {speaker: "assistant", text: "y", "language": "en", "tool_calls": None, "name": ""}
+    entry = read_entry({name: [asked, answered], "id": 7}, "")
+    assert entry is not None
+    assert entry.unused == {"id", "weight", "markdown", "_own", "language"}
+
+
+@pytest.mark.parametrize("name", ["user", "metadata", "service_tier", "store"])
+def test_what_openais_api_has_about_a_request_is_listed(name: str) -> None:
+    entry = read_entry({"prompt": "x", name: "y"}, "")
+    assert entry is not None
+    assert (entry.fields, entry.unused) == ({}, {name})
+
+
 def said(*messages: tuple[str, str]) -> list[dict[str, str]]:
     return [{"from": speaker, "value": text} for speaker, text in messages]
 

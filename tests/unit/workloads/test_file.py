@@ -494,3 +494,14 @@ def test_a_file_of_prompts_is_read_as_another_reader_reads_it(
     expected = read_again(text)
     assert len(expected) >= 2
     assert second_readers.prompts_of(parse_prompts(data, path, rules)) == expected
+
+
+def test_a_column_of_answers_is_named_in_a_note_as_the_file_has_it(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("question,reply\nx,y\n")
+    keys = {"name": "w", "kind": "file", "prompts": str(file), "output_tokens": 9}
+    columns = {"prompt": "question", "answer": "reply"}
+    workload = FileWorkload.model_validate({**keys, "columns": columns})
+    assert workload.notes() == ["keys of the prompts that are not sent: reply"]
+    counted = FileWorkload.model_validate({**keys, "columns": columns, "output_tokens": "file"})
+    assert counted.notes() == []

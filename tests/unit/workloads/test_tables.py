@@ -117,6 +117,28 @@ def test_a_column_that_would_change_requests_is_refused_unless_it_is_left_out(
     assert len(read(empty, "a.csv", rules(prompt="q"))) == 1
 
 
+@pytest.mark.parametrize("is_parquet", [False, True])
+def test_messages_are_sent_without_the_keys_that_are_left_out(is_parquet: bool) -> None:
+    """As WildChat has them: what is known of a conversation stands in each of its messages."""
+    said = [
+        {"role": "user", "content": "x", "country": "NO", "header": {"accept-language": "no"}},
+        {"role": "assistant", "content": "y", "country": None, "header": None},
+    ]
+    talks = {"talk": [said if is_parquet else json.dumps(said)], "model": ["m"]}
+    data, name = (parquet_of(talks), "any name") if is_parquet else (csv_of(talks), "a.csv")
+    columns = PromptColumns.model_validate({"messages": "talk", "leave_out": ["model"]})
+    with pytest.raises(ProblemsError, match=r"'leave_out: \[country, header\]' in 'columns'"):
+        read(data, name, FileRules(columns))
+    left_out = ["model", "country", "header", "content"]
+    columns = PromptColumns.model_validate({"messages": "talk", "leave_out": left_out[:3]})
+    [entry] = read(data, name, FileRules(columns))
+    assert [message.text for message in entry.messages] == ["x"]
+    assert (entry.answer, entry.unused) == ("y", {"model", "country", "header"})
+    columns = PromptColumns.model_validate({"messages": "talk", "leave_out": left_out})
+    with pytest.raises(ProblemsError, match="'leave_out' names 'content', which no entry"):
+        read(data, name, FileRules(columns))
+
+
 def test_a_column_is_sent_or_left_out() -> None:
     with pytest.raises(ValueError, match="'leave_out' names 'q', which is sent"):
         PromptColumns.model_validate({"prompt": "q", "leave_out": ["q"]})
