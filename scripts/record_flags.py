@@ -108,10 +108,13 @@ flags["--speculative-algorithm"] |= {
     "choices": sorted({*names, *_RESERVED_ALIASES}), "open": True, "any_case": True}
 flags["--model-type"] = {"kind": "value"}  # of `sglang serve` itself
 from sglang.srt.entrypoints.openai.protocol import ChatCompletionRequest, CompletionRequest
+from sglang.srt.sampling.sampling_params import SamplingParams
 request_fields = {
-    "completions": fields_of(CompletionRequest), "chat": fields_of(ChatCompletionRequest, "reasoning")}
+    "completions": fields_of(CompletionRequest), "chat": fields_of(ChatCompletionRequest, "reasoning"),
+    "native": sorted(SamplingParams.__struct_fields__)}
+# it makes SamplingParams of all that stands in `sampling_params`
 say(version("sglang"), "sglang.srt.server_args: ServerArgs.add_cli_args", flags, abbreviations=True,
-    request_fields=request_fields)
+    request_fields=request_fields, refusing_apis=["native"])
 """,
     "transformers": """
 from transformers.cli.transformers import app

@@ -81,8 +81,9 @@ class CommandLine:
     takes_underscores: bool = False  # --max_num_seqs is --max-num-seqs
     takes_dots: bool = False  # --json-flag.key is a key of its JSON object
     # By API, all fields of a request that its server reads, where they are recorded: it ignores
-    # others.
+    # others, or refuses requests with others in ``refusing_apis``.
     request_fields: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    refusing_apis: frozenset[str] = frozenset()
 
     def find(self, name: str) -> RecordedFlag | None:
         """The flag that ``name`` means to the parser; None if the parser refuses it."""
@@ -264,4 +265,5 @@ def _read(path: Path) -> CommandLine:
         request_fields={
             api: frozenset(names) for api, names in document.get("request_fields", {}).items()
         },
+        refusing_apis=frozenset(document.get("refusing_apis", ())),
     )

@@ -165,18 +165,24 @@ def _remedy_of_apis(apis: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class IgnoredFields:
-    """Further fields of a workload that the release of a deployment ignores, as far as its fields
-    are recorded.
+    """Further fields of a workload that the release of a deployment ignores, or refuses requests
+    for, as far as its fields are recorded.
 
-    ``is_certain``: whether the deployment states that it runs exactly this release and names no
+    ``refuses``: whether it refuses them. ``is_certain``: whether the deployment states that it runs exactly this release and names no
     plugins, which may read fields of their own. ``doubt``: what may be otherwise, as a part of a
     sentence.
     """
 
     names: frozenset[str]
     command_line: CommandLine
+    refuses: bool
     is_certain: bool
     doubt: str
+
+    @property
+    def without_any_answer(self) -> frozenset[str]:
+        """Those that are ignored, and change no answer of any engine."""
+        return frozenset() if self.refuses else self.names & WITHOUT_ANY_ANSWER
 
 
 def _ignored(workload: Workload, engine: Engine, settings: EngineSettings) -> IgnoredFields | None:
@@ -195,13 +201,14 @@ def _ignored(workload: Workload, engine: Engine, settings: EngineSettings) -> Ig
     elif may_have_plugins:
         doubt = f", unless a plugin of {engine.plugins_variable} reads it"
     is_certain = release.is_exact and not may_have_plugins
-    return IgnoredFields(asked - known, release.command_line, is_certain, doubt)
+    refuses = workload.api in release.command_line.refusing_apis
+    return IgnoredFields(asked - known, release.command_line, refuses, is_certain, doubt)
 
 
 def _ignored_fields(
     workload: Workload, engine: Engine, settings: EngineSettings, is_certain: bool
 ) -> list[str]:
-    """Sentences about ignored fields that would change answers. They are refused only if they are
+    """Sentences about ignored or refused fields that would change answers. They are refused only if they are
     certain: a server that ignores a field measures as well as one that knows it, so a guess refuses
     nothing. [] unless ``is_certain`` fits the deployment.
     """
@@ -209,12 +216,13 @@ def _ignored_fields(
     if ignored is None or ignored.is_certain is not is_certain:
         return []
     name = f"{engine.title} {ignored.command_line.version}"
+    does = "refuses" if ignored.refuses else "ignores"
     sentences: list[str] = []
-    for field_name in sorted(ignored.names - WITHOUT_ANY_ANSWER):
+    for field_name in sorted(ignored.names - ignored.without_any_answer):
         remedy = _remedy_of_ignored_field(field_name, ignored.command_line, workload.api)
         sentences.append(
             f"workload {workload.name!r} asks for {field_name}, which the API {workload.api!r} of "
-            f"{name} ignores{ignored.doubt}: {remedy}"
+            f"{name} {does}{ignored.doubt}: {remedy}"
         )
     return sentences
 
@@ -228,7 +236,7 @@ def _fields_without_any_answer(
     doubt = ""
     ignored = _ignored(workload, engine, settings)
     if ignored is not None:
-        names = ignored.names
+        names = ignored.without_any_answer
         version = f" {ignored.command_line.version}"
         doubt = ignored.doubt
     dialect = engine.dialects(settings).get(workload.api)

@@ -1,7 +1,7 @@
 """Every field that we send is one that the engine reads, by the fields recorded from its server.
 
 Plans name all other fields of a workload's ``request`` and of the lines of a prompt file, since the
-engine would ignore them.
+engine would ignore them, or refuse the request.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ RECORDED = [
 
 def sent_fields(dialect: Dialect) -> set[str]:
     """The fields of all bodies that the dialect has: to an adapter, constrained, with tools. Of the
-    native API of TGI those within ``parameters``.
+    native APIs of TGI and SGLang those within ``parameters`` and ``sampling_params``.
     """
     message = Message("user", ("hi",), 1)
     line = TOOLS if dialect.tool_choices else {}
@@ -65,7 +65,7 @@ def sent_fields(dialect: Dialect) -> set[str]:
         body: dict[str, Any] = json.loads(
             WIRES[dialect.wire].body(prompt, 9, "m", dialect.salted("s"))
         )
-        fields |= body.get("parameters", body).keys()
+        fields |= body.get("parameters", body.get("sampling_params", body)).keys()
     return fields
 
 

@@ -318,7 +318,18 @@ def test_fields_are_known_by_release_and_api() -> None:
     assert mismatch("sglang", stated, api="chat", request=template) is None
     sentence = mismatch("sglang", stated, request=template)
     assert sentence is not None and "asks for chat_template_kwargs, which" in sentence
-    assert mismatch("sglang", stated, api="native", request=MISSPELLED) is None, "not recorded"
+
+
+def test_a_field_for_which_an_api_refuses_requests_is_named_with_the_nearest() -> None:
+    stated = {"engine_version": "0.5.23"}
+    fields = {"temperature": 0.7, "top_k": 5, "seed": 3, "user": "u"}
+    sentence = mismatch("sglang", stated, api="native", request=fields)
+    named = "workload 'w' asks for {}, which the API 'native' of SGLang 0.5.23 refuses: {}"
+    apis = "use the API completions or chat"
+    assert sentence == "; ".join(named.format(name, apis) for name in ("seed", "user"))
+    assert doubts("sglang", fields, api="native", **stated) == []
+    (sentence,) = doubts("sglang", MISSPELLED, api="native")
+    assert sentence.endswith("refuses, as may the release that runs: did you mean 'temperature'?")
 
 
 @pytest.mark.parametrize("release", [{}, {"engine_version": "0.34"}, {"image": "acme/fork:latest"}])
