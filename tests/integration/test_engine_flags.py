@@ -217,4 +217,5 @@ def test_what_is_recorded_of_a_release_is_what_its_installed_parser_takes(name: 
     same = [record for record in records if record["version"] == read["version"]]
     assert len(same) == 1, f"{read['version']} is not recorded"
     assert read["flags"] == same[0]["flags"]
-    assert read.get("request_fields") == same[0].get("request_fields")
+    for key in ("request_fields", "refusing_apis"):
+        assert read.get(key) == same[0].get(key)

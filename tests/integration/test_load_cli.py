@@ -420,6 +420,20 @@ def test_rate_inf_sends_all_requests_at_once(tmp_path: Path) -> None:
         )
     ]
     assert sorted(str(document["level"]) for document in stored[0]) == ["50.0", "inf", "inf"]
+    # as tools for batches measure it: all tokens, over the time until the last answer has come
+    throughputs = [
+        sum(row["output_tokens"] for row in answered)
+        / max(row["done_ns"] for row in answered)
+        * 1e9
+        for attempt_id in infinite
+        for answered in [
+            [row for row in rows(tmp_path, "requests") if row["attempt_id"] == attempt_id]
+        ]
+    ]
+    shown_throughputs = [
+        document["output_token_throughput"] for document in stored[0] if document["level"] == "inf"
+    ]
+    assert sorted(shown_throughputs) == pytest.approx(sorted(throughputs), rel=1e-6)
     assert any(
         comparison["ranking"][0]["level"] == "inf" for comparison in stored[1]["comparisons"]
     )
