@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from orchestrator.base.arrays import Floats
 from orchestrator.results.ids import digest
-from orchestrator.spec.load import Lengths, LogNormal, Uniform, Workload
+from orchestrator.spec.load import Arrivals, Lengths, Level, LogNormal, Uniform, Workload
 from orchestrator.workloads.content import RandomIds
 from orchestrator.workloads.drawn import ConversationsWorkload, Drawn, RandomWorkload
 from orchestrator.workloads.kind import Message, stream
@@ -65,6 +66,38 @@ def test_a_conversation_holds_all_turns_before() -> None:
     outputs = [lengths.output_tokens(4, turn) for turn in range(3)]
     assert lengths.conversation_tokens(4, 0) == inputs[0]
     assert lengths.conversation_tokens(4, 2) == sum(inputs) + sum(outputs[:2])
+
+
+def prompts_by_step(start: str, steps: int) -> Floats:
+    """The mean prompt of each step of a closed loop in which all answers take one step."""
+    slots = 2000
+    turns = {"lognormal": {"mean": 12, "sigma": 0.8, "max": 60}}
+    workload = conversations(start=start, turns=turns)
+    kind = workload.requests(IDS, seed=4).at_level(
+        Level(control="concurrency", value=slots), Arrivals()
+    )
+    sessions = list(range(slots))
+    begun = slots
+    places = [kind.first_turn(session) for session in sessions]
+    means: list[float] = []
+    for _ in range(steps):
+        tokens: list[int] = []
+        for slot in range(slots):
+            if places[slot] == kind.turns(sessions[slot]):
+                sessions[slot] = begun
+                places[slot] = kind.first_turn(begun)
+                begun += 1
+            tokens.append(kind.input_tokens(sessions[slot], places[slot]))
+            places[slot] += 1
+        means.append(float(np.mean(tokens)))
+    return np.array(means)
+
+
+def test_a_closed_loop_of_sessions_that_are_met_anywhere_is_steady_at_once() -> None:
+    later = prompts_by_step("first_turn", 80)[60:].mean()
+    anywhere = prompts_by_step("anywhere", 10)
+    assert anywhere == pytest.approx(np.full(10, later), rel=0.1)
+    assert prompts_by_step("first_turn", 1)[0] < later / 5, "all begin with their first turn"
 
 
 def test_a_sample_is_sorted() -> None:
