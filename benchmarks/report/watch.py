@@ -16,7 +16,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from orchestrator.web.page import change_since, live_page
+from orchestrator.web.page import Seen, change_since, live_page
 from orchestrator.web.texts import KeptTexts
 from orchestrator.web.watched import WatchedResults
 
@@ -40,12 +40,12 @@ def main() -> None:
             began_s = time.process_time()
             watched.look()
             read_s = time.process_time() - began_s
-            given = (before.edition, before.serial, before.attempts)
+            seen = Seen(before.edition, before.serial, before.attempts)
             began_s = time.process_time()
-            change = change_since(watched.now, texts, *given)
+            change = change_since(watched.now, texts, seen)
             made_s = time.process_time() - began_s
             event = json.dumps(asdict(change))
-            whole = change_since(watched.now, KeptTexts(), *given)
+            whole = change_since(watched.now, KeptTexts(), seen)
             print(
                 f"change: {len(event) / 1e3:.1f} kB (texts {len(change.texts) / 1e3:.1f},"
                 f" requests {len(change.bins) / 1e3:.1f}), with all texts"

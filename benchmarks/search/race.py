@@ -229,7 +229,7 @@ def run(
         search.go_on(yields, rng, trial)
         queue = [other for other in follow(race, searches) if trial.needs(other)]
     best = max(search.capacity / search.devices for search in searches)
-    winner = max(searches, key=lambda search: search.standing().order)
+    winner = max(searches, key=lambda search: search.standing().precedence)
     standing = winner.standing()
     held = winner.capacity if standing.rank else 0.0
     regret = 1.0 - held / winner.devices / best
