@@ -106,8 +106,13 @@ def reset(writer: asyncio.StreamWriter) -> None:
     writer.transport.abort()
 
 
+# what a load asks of a server whose metrics it does not know
+METRICS = re.compile(rb"GET /(?:prometheus/)?metrics ")
+NOT_FOUND = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
+
+
 class Server:
-    """The server: keeps its requests, and counts connections."""
+    """The server: keeps its requests but those for metrics, and counts connections."""
 
     def __init__(self, behaviour: Behaviour) -> None:
         self._behaviour = behaviour
@@ -122,6 +127,9 @@ class Server:
         self.open += 1
         try:
             async for request in self._read(connection, reader):
+                if METRICS.match(request.head):
+                    writer.write(NOT_FOUND)
+                    continue
                 self.requests.append(request)
                 await self._behaviour(request, reader, writer)
                 if writer.is_closing():
