@@ -43,6 +43,7 @@ from orchestrator.results.schemas import (
     to_parquet,
 )
 from orchestrator.results.store import FilePart, Manifest, Store
+from orchestrator.results.window import MeasuredWindow
 from orchestrator.spec.experiment import parse_experiment
 from orchestrator.sweep.attempt import Attempt as Tried
 from orchestrator.sweep.attempt import Loaded
@@ -223,7 +224,7 @@ class Writer:
         if not self._computed or len(attempt_ids) < 2:
             return
         if numbers not in self._known:
-            window = (5 * 10**9, 65 * 10**9)
+            window = MeasuredWindow(5 * 10**9, 65 * 10**9)
             rows = [self._templates[number] for number in numbers]
             pooled = merge(observe(one.requests, one.token_events, window) for one in rows)
             self._known[numbers] = PooledFigures(
