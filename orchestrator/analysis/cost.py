@@ -42,8 +42,10 @@ class MillionTokens:
 
 def usd_per_million(point: StoredPoint) -> MillionTokens:
     """What tokens cost at the load of a point."""
-    figures = point.figures
     usd_per_hour = point.deployment.usd_per_hour
+    if not usd_per_hour:
+        return MillionTokens(None, None, None)  # before figures are decoded
+    figures = point.figures
     return MillionTokens(
         output=_usd_per_million(usd_per_hour, figures.output_token_throughput),
         blended=_usd_per_million(usd_per_hour, figures.total_token_throughput),
@@ -51,8 +53,8 @@ def usd_per_million(point: StoredPoint) -> MillionTokens:
     )
 
 
-def _usd_per_million(usd_per_hour: float | None, tokens_s: float | None) -> float | None:
-    if not usd_per_hour or not tokens_s:
+def _usd_per_million(usd_per_hour: float, tokens_s: float | None) -> float | None:
+    if not tokens_s:
         return None
     return usd_per_hour / (3600 * tokens_s) * MILLION
 

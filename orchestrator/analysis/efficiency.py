@@ -122,14 +122,12 @@ EfficiencyResult = Efficiency | MissingWork | MissingFigures
 
 
 def efficiency_of(
-    work: StepWork | MissingWork,
+    work: StepWork,
     figures: Figures,
     engine_sides: Sequence[EngineSide | None],
     counted: CountedShares = NO_SHARES,
 ) -> EfficiencyResult:
     """MBU and MFU of a point, or why they are not known. ``engine_sides``: of its repeats."""
-    if isinstance(work, MissingWork):
-        return work
     if not figures.output_token_throughput:
         return MissingFigures.NOTHING_SERVED
     prompts = figures.input_tokens

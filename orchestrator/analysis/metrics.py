@@ -289,7 +289,13 @@ def ended_requests(requests: RequestTotals, errors: Mapping[str, int]) -> Reques
 
     ``errors``: requests by error class.
     """
-    cut_off = errors.get(ErrorClass.ABORTED, 0)
+    return without_cut_off(requests, errors.get(ErrorClass.ABORTED, 0))
+
+
+def without_cut_off(requests: RequestTotals, cut_off: int) -> RequestTotals:
+    """``requests`` without so many failed ones."""
+    if not cut_off:
+        return requests
     return RequestTotals(
         scheduled=requests.scheduled - cut_off, ok=requests.ok, failed=requests.failed - cut_off
     )

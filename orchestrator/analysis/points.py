@@ -36,7 +36,14 @@ from orchestrator.analysis.intervals import (
     rate_interval,
     share_interval,
 )
-from orchestrator.analysis.metrics import BACKLOG, BROKEN, UNCHECKED, ended_requests, validity_of
+from orchestrator.analysis.metrics import (
+    BACKLOG,
+    BROKEN,
+    UNCHECKED,
+    ended_requests,
+    validity_of,
+    without_cut_off,
+)
 from orchestrator.analysis.output_agreement import UNKNOWN, Agreement
 from orchestrator.analysis.prediction import ErrorFactors
 from orchestrator.analysis.requests import RequestParts
@@ -45,7 +52,9 @@ from orchestrator.analysis.throughput import Batches
 from orchestrator.base.arrays import Floats, Ints
 from orchestrator.base.errors import DamagedError, FailureClass, ResultsError
 from orchestrator.base.grouping import values_by_key
+from orchestrator.catalog.work import MissingWork
 from orchestrator.results.offered_rate import WindowOffer, is_as_asked, pooled_rate
+from orchestrator.results.outcomes import ErrorClass
 from orchestrator.results.records import (
     AttemptData,
     Committed,
@@ -325,7 +334,7 @@ class StoredPoint:
         ]
         return replace(self, repeats=tuple(repeats))
 
-    @property
+    @cached_property
     def validity(self) -> str:
         """The verdict on the point.
 
@@ -414,6 +423,16 @@ class StoredPoint:
         return self.figures if part is None else _figures_of_part(self.part_figures, part)
 
     @property
+    def requests(self) -> RequestTotals:
+        """The requests that ``figures`` are about. They are counted without decoding figures."""
+        totals = [repeat.requests for repeat in self.used_repeats or self.repeats]
+        return RequestTotals(
+            scheduled=sum(each.scheduled for each in totals),
+            ok=sum(each.ok for each in totals),
+            failed=sum(each.failed for each in totals),
+        )
+
+    @property
     def offered_rate(self) -> float | None:
         """Requests/s that were due in the steady windows of the used repeats; None: not known, or
         no rate was asked for.
@@ -432,19 +451,22 @@ class StoredPoint:
     @property
     def was_sent_as_asked(self) -> bool:
         """Whether requests were due at the rate asked for, apart from chance and a few percent."""
-        return is_as_asked(self.offered_rate, self.head.level, self.figures.requests.scheduled)
+        return is_as_asked(self.offered_rate, self.head.level, self.requests.scheduled)
 
     @cached_property
     def efficiency(self) -> EfficiencyResult:
         """How much of its devices' peaks it used, or why that is not known."""
         if not self.used_repeats:
             return MissingFigures.NOTHING_SERVED
+        work = self.deployment.work
+        if isinstance(work, MissingWork):
+            return work  # before figures are decoded
         engine_sides = [repeat.engine_side for repeat in self.used_repeats]
         energy = self.energy
         counted = NO_SHARES
         if energy is not None:
             counted = CountedShares(energy.dram_share, energy.tensor_share)
-        return efficiency_of(self.deployment.work, self.figures, engine_sides, counted)
+        return efficiency_of(work, self.figures, engine_sides, counted)
 
     @cached_property
     def energy(self) -> PointEnergy | None:
@@ -744,9 +766,11 @@ class _AttemptColumns:
             return label, head.workload, head.level, head.point_id, head.repeat
 
         rows_in_order = sorted(range(len(self._attempts)), key=order)
-        # sort, drop the unsorted tables, and give their memory back before records are decoded
-        columns = pa.concat_tables(self._figures)
+        # Drop each unsorted table before the next one is made, and give their memory back before
+        # records are decoded. Of several chunks, ``take`` would make one more table.
+        columns = pa.concat_tables(self._figures).combine_chunks()
         self._figures = []
+        pa.default_memory_pool().release_unused()
         columns = columns.take(pa.array(rows_in_order, pa.int64()))
         pa.default_memory_pool().release_unused()
         figures = LazyRecords[Figures](columns["figures"], Figures)
@@ -754,7 +778,8 @@ class _AttemptColumns:
         device_sides = LazyRecords[DeviceSide | None](columns["device_side"], DeviceSide)
         part_figures = LazyRecords[tuple[PartFigures, ...]](columns["part_figures"], PARTS)
         totals = rows_of(_unnested(pc.struct_field(columns["figures"], "requests")), RequestTotals)
-        all_errors = pc.struct_field(columns["figures"], "errors").to_pylist()
+        errors = pc.struct_field(columns["figures"], "errors")
+        cut_off = pc.map_lookup(errors, ErrorClass.ABORTED, "first").fill_null(0).to_pylist()
         repeats = []
         for place, row in enumerate(rows_in_order):
             attempt = self._attempts[row]
@@ -765,7 +790,7 @@ class _AttemptColumns:
                     verdicts=attempt.verdicts,
                     attempts=tries[attempt.head.measurement_id],
                     requests=totals[place],
-                    ended_requests=ended_requests(totals[place], dict(all_errors[place])),
+                    ended_requests=without_cut_off(totals[place], cut_off[place]),
                     _figures=_StoredRecord(figures, place),
                     _engine_side=_StoredRecord(engine_sides, place),
                     _device_side=_StoredRecord(device_sides, place),

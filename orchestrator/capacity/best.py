@@ -289,13 +289,14 @@ def _doubts_without_ranking(
     Deployments with a lasting verdict, and those that refuse too many requests, need no
     measurement.
     """
-    hopeless = {*lasting_verdicts(points), *refusing_labels(points)}
+    refusing = refusing_labels(points)
+    hopeless = {*lasting_verdicts(points), *refusing}
     unsettled = [answer for answer in answers if answer.label not in hopeless]
     doubts = list(unsettled_doubts(unsettled, rules.startable_deployments))
     if certainty in (Certainty.NOTHING_VALID, Certainty.NOTHING_HOLDS):
         # a search went down as far as that tells anything: no lower level is to be asked for
         searched = {answer.label for answer in answers if answer.unsettled}
-        doubts += no_level_doubts(points, searched)
+        doubts += no_level_doubts(points, refusing, searched)
     return doubts
 
 

@@ -477,12 +477,11 @@ def _most_by_model(
 
 
 def no_level_doubts(
-    points: Sequence[StoredPoint], searched: Collection[str] = ()
+    points: Sequence[StoredPoint], refusing: tuple[str, ...], searched: Collection[str]
 ) -> Iterator[Doubt]:
-    """What to do where no level holds. ``searched``: labels of the deployments whose levels a
-    search chose; for these nobody can ask for a lower one.
+    """What to do where no level holds. ``refusing``: from ``refusing_labels``. ``searched``: labels
+    of the deployments whose levels a search chose; for these nobody can ask for a lower one.
     """
-    refusing = refusing_labels(points)
     if refusing:
         yield Doubt(DoubtKind.NO_LEVEL_HOLDS, refusing, Remedy.LONGER_CONTEXT)
     not_lower = {*refusing, *searched}

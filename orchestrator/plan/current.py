@@ -135,10 +135,14 @@ class StoredExperiment:
         """
         current: list[StoredPoint] = []
         superseded: list[StoredPoint] = []
+        deployments: dict[str, StoredDeployment] = {}  # as the plan has them now
         for point in load_points(self.store, *slos):
+            deployment_id = point.head.deployment_id
+            if deployment_id not in deployments:
+                deployments[deployment_id] = self._described(point.deployment)
             described = replace(
                 point,
-                deployment=self._described(point.deployment),
+                deployment=deployments[deployment_id],
                 agreement=self._agreement(point),
             )
             name = self._planned_name(point.head)

@@ -22,7 +22,7 @@ from orchestrator.report.documents.answer import (
 from orchestrator.report.documents.part import part_documents
 from orchestrator.report.documents.point import point_document
 from orchestrator.report.doubt_lines import DoubtLine, doubt_line_text, doubt_lines, merged
-from orchestrator.report.efficiency_cells import efficiency_cells
+from orchestrator.report.efficiency_cells import efficiency_cells, token_cost
 from orchestrator.report.exclusion_lines import (
     exclusion_line_text,
     exclusion_lines,
@@ -444,7 +444,7 @@ def _detail_columns(deployments: Sequence[RankedDeployment]) -> Iterator[FilledC
         yield FilledColumn(column, agreement.cells)
     starts = [str(deployment.throughput.starts) for deployment in deployments]
     yield FilledColumn(Column("starts", name="starts", drop_rank=8), starts)
-    for filled in efficiency_cells(points):
+    for filled in efficiency_cells([token_cost(point) for point in points]):
         column = replace(filled.column, title=filled.column.one_line, drop_rank=9)
         yield replace(filled, column=column)
 

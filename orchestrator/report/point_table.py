@@ -1,7 +1,6 @@
 """The tables of ``orchestrator results``: what was measured, one line per point."""
 
 import re
-from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,7 +17,7 @@ from orchestrator.report.capacity_table import capacities_text
 from orchestrator.report.documents.capacity import CapacityDocument
 from orchestrator.report.documents.load_run import LoadRunDocument
 from orchestrator.report.documents.point import PointDocument, SloResult
-from orchestrator.report.efficiency_cells import efficiency_cells
+from orchestrator.report.efficiency_cells import TokenCost, efficiency_cells, token_cost
 from orchestrator.report.footnotes import Footnotes, RowNote
 from orchestrator.report.guidance_text import guidance_notes
 from orchestrator.report.origin import (
@@ -58,7 +57,7 @@ from orchestrator.report.words import (
     slo_text,
 )
 from orchestrator.report.written_form import Form
-from orchestrator.results.records import Distribution
+from orchestrator.results.records import Distribution, Figures
 from orchestrator.spec.load import UNITS, load_text
 
 # Columns that are left out where the width is too small, the first one first. Others always stay.
@@ -85,6 +84,7 @@ _DROPPED_FIRST = (
 )
 _GOES_LAST = "ttft_ms.p99"  # left out only if else every cell would get a line of its own
 _SHOWN_PERCENTILES = {"p50": 0.5, "p99": 0.99}
+_Percentiles = Mapping[str, str]  # of one point: name of a column -> text
 MOST_LEVELS = 6  # named with a failure; the others are counted
 
 
@@ -336,15 +336,21 @@ def _usual_columns(
     if any(len(point.repeats) > 1 for point in points):
         texts = [f"{len(point.used_repeats)} of {len(point.repeats)}" for point in points]
         yield FilledColumn(Column("repeats", name="repeats"), texts)
-    totals = [point.figures.requests for point in points]
+    totals = [point.requests for point in points]
     answered = [f"{requests.ok}/{requests.scheduled}" for requests in totals]
     yield FilledColumn(Column("ok/all", name="requests.ok"), answered)
     verdicts = [_verdict_cell(point, footnotes) for point in points]
     yield FilledColumn(Column("verdict", fold=True, name="validity"), verdicts)
     yield from _throughput_columns(points)
-    yield from _latency_columns(points, {"TTFT": "ttft_ms", "TPOT": "tpot_ms", "E2E": "e2e_ms"})
+    names = {"TTFT": "ttft_ms", "TPOT": "tpot_ms", "E2E": "e2e_ms"}
+    percentiles: list[_Percentiles] = []
+    costs: list[TokenCost] = []
+    for point in points:  # point by point, because figures are decoded again each time
+        percentiles.append(_percentiles(point.figures, names.values()))
+        costs.append(token_cost(point))
+    yield from _latency_columns(names, percentiles)
     yield from _limit_columns(documents)
-    yield from efficiency_cells(points)
+    yield from efficiency_cells(costs)
     agreement = agreement_column(points)
     if agreement is not None:
         yield agreement
@@ -357,11 +363,22 @@ def _profile_columns(documents: Sequence[PointDocument]) -> Iterator[FilledColum
     They are those of single requests, except in the last columns, which are about all requests.
     """
     points = [document.point for document in documents]
-    yield from _latency_columns(points, {"TTFT": "ttft_from_sent_ms"})
-    yield _median_column(points, "prefill\ntokens/s", "prefill_throughput")
-    yield from _latency_columns(points, {"TPOT": "tpot_ms"})
-    yield _median_column(points, "decode\ntokens/s", "decode_throughput")
-    inputs = [figure(point.figures.input_token_throughput) for point in points]
+    ttft = {"TTFT": "ttft_from_sent_ms"}
+    tpot = {"TPOT": "tpot_ms"}
+    percentiles: list[_Percentiles] = []
+    prefill: list[str] = []
+    decode: list[str] = []
+    inputs: list[str] = []
+    for point in points:  # point by point, because figures are decoded again each time
+        figures = point.figures
+        percentiles.append(_percentiles(figures, [*ttft.values(), *tpot.values()]))
+        prefill.append(_median_text(figures.prefill_throughput))
+        decode.append(_median_text(figures.decode_throughput))
+        inputs.append(figure(figures.input_token_throughput))
+    yield from _latency_columns(ttft, percentiles)
+    yield FilledColumn(Column("prefill\ntokens/s", name="prefill_throughput.p50"), prefill)
+    yield from _latency_columns(tpot, percentiles)
+    yield FilledColumn(Column("decode\ntokens/s", name="decode_throughput.p50"), decode)
     yield FilledColumn(Column("all input\ntokens/s", name="input_token_throughput"), inputs)
     yield from _throughput_columns(points, "all output\ntokens/s")
 
@@ -383,34 +400,32 @@ def _interval_title(intervals: Sequence[Interval | None]) -> str:
     return f"{confidences[0] if confidences else '95 %'}\ninterval"
 
 
-def _median_column(points: Sequence[StoredPoint], title: str, figure_name: str) -> FilledColumn:
-    medians = []
-    for point in points:
-        values: Distribution | None = getattr(point.figures, figure_name)
-        medians.append(figure(values.p50 if values else None))
-    return FilledColumn(Column(title, name=f"{figure_name}.p50"), medians)
+def _median_text(values: Distribution | None) -> str:
+    return figure(values.p50 if values else None)
+
+
+def _percentiles(figures: Figures, figure_names: Iterable[str]) -> _Percentiles:
+    """The median and the 99th percentile of each latency; a percentile of too few answers is
+    marked.
+    """
+    texts: dict[str, str] = {}
+    for figure_name in figure_names:
+        values = getattr(figures, figure_name)
+        for percentile, quantile in _SHOWN_PERCENTILES.items():
+            text = marked_percentile(values, quantile, figures.requests.ok)
+            texts[f"{figure_name}.{percentile}"] = text
+    return texts
 
 
 def _latency_columns(
-    points: Sequence[StoredPoint], names: Mapping[str, str]
+    names: Mapping[str, str], percentiles: Sequence[_Percentiles]
 ) -> Iterator[FilledColumn]:
-    """The median and the 99th percentile; a percentile of too few answers is marked.
-
-    ``names``: title of a latency -> the name of its figure. The figures of a point are read once
-    for all of them, because they are decoded again each time.
-    """
-    texts: defaultdict[tuple[str, str], list[str]] = defaultdict(list)  # of (figure, percentile)
-    for point in points:
-        figures = point.figures
-        for figure_name in names.values():
-            values = getattr(figures, figure_name)
-            for percentile, quantile in _SHOWN_PERCENTILES.items():
-                text = marked_percentile(values, quantile, figures.requests.ok)
-                texts[figure_name, percentile].append(text)
+    """The columns of percentiles. ``names``: title of a latency -> the name of its figure."""
     for title, figure_name in names.items():
         for percentile in _SHOWN_PERCENTILES:
-            column = Column(f"{title} ms\n{percentile}", name=f"{figure_name}.{percentile}")
-            yield FilledColumn(column, marks_aligned(texts[figure_name, percentile]))
+            name = f"{figure_name}.{percentile}"
+            texts = [of_point[name] for of_point in percentiles]
+            yield FilledColumn(Column(f"{title} ms\n{percentile}", name=name), marks_aligned(texts))
 
 
 def _limit_columns(documents: Sequence[PointDocument]) -> Iterator[FilledColumn]:

@@ -574,7 +574,7 @@ def failed_requests_text(point: StoredPoint) -> str:
 
 
 def _failed_requests_text(point: StoredPoint) -> str:
-    requests = point.figures.requests
+    requests = point.requests
     return f"{requests.failed} of {requests.scheduled} requests failed"
 
 
@@ -676,7 +676,7 @@ def shortfall_text(point: StoredPoint, shortfall: Shortfall) -> str:
         " there"
         for missed in shortfall.missed
     ]
-    if point.figures.requests.failed:
+    if point.requests.failed:
         texts.append(f"{_failed_requests_text(point)} there")
     return "; ".join(texts)
 

@@ -147,7 +147,7 @@ def _texts(column: pa.ChunkedArray) -> list[str | None]:
 
 class LazyRecords(Generic[RecordT]):
     """Records of a struct column, made in blocks when asked for: they take ten times the memory of
-    the column.
+    the column. The last two blocks are kept, because the repeats of a point may lie in both.
     """
 
     _BLOCK = 256
@@ -155,14 +155,16 @@ class LazyRecords(Generic[RecordT]):
     def __init__(self, column: pa.ChunkedArray, record: type[Any]) -> None:
         self._column = column
         self._record = record
-        self._start = 0  # of the block that was made last
-        self._block: list[RecordT] = []
+        self._blocks: dict[int, list[RecordT]] = {}  # by number, the oldest first
 
     def __getitem__(self, index: int) -> RecordT:
-        if not self._start <= index < self._start + len(self._block):
-            self._start = index // self._BLOCK * self._BLOCK
-            self._block = _values(self._column.slice(self._start, self._BLOCK), self._record)
-        return self._block[index - self._start]
+        number, place = divmod(index, self._BLOCK)
+        if number not in self._blocks:
+            if len(self._blocks) == 2:
+                self._blocks.pop(next(iter(self._blocks)))
+            rows = self._column.slice(number * self._BLOCK, self._BLOCK)
+            self._blocks[number] = _values(rows, self._record)
+        return self._blocks[number][place]
 
 
 @cache

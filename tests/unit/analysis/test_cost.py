@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from orchestrator.analysis.cost import allocated_usd, usd_per_million
+from orchestrator.analysis.cost import MillionTokens, allocated_usd, usd_per_million
 from orchestrator.analysis.points import StoredPoint
 
 
@@ -59,7 +59,7 @@ def test_unknown_prompts_and_unknown_prices_are_none() -> None:
     assert prices.output == pytest.approx(10)
     assert prices.blended is None and prices.input_only is None
     (free,) = stored(Point(input_s=400, output_s=100, usd_per_hour=None))
-    assert usd_per_million(free).output is None
+    assert usd_per_million(free) == MillionTokens(None, None, None)
 
 
 def test_two_workloads_pay_for_their_hours_together() -> None:

@@ -21,7 +21,7 @@ from orchestrator.analysis.efficiency import (
 )
 from orchestrator.catalog.accelerators import find
 from orchestrator.catalog.models import model_facts
-from orchestrator.catalog.work import MissingWork, StepWork, step_work
+from orchestrator.catalog.work import StepWork, step_work
 from orchestrator.results.records import Distribution, EngineSide, Figures
 from orchestrator.spec.settings import EngineSettings
 
@@ -189,12 +189,6 @@ def test_a_figure_above_the_peak_is_noted() -> None:
     assert result.mbu.estimate > 1
     assert EfficiencyNote.ABOVE_PEAK in result.notes
     assert EfficiencyNote.ABOVE_PEAK not in efficiency(on_h100, decodes(32, 1000, 8)).notes
-
-
-@pytest.mark.parametrize("missing", list(MissingWork))
-def test_work_that_is_not_known_gives_its_reason(missing: MissingWork) -> None:
-    figures = None  # not looked at
-    assert efficiency_of(missing, figures, []) is missing  # type: ignore[arg-type]
 
 
 @given(

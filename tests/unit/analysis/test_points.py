@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from orchestrator.analysis.points import (
 )
 from orchestrator.analysis.prediction import ErrorFactors
 from orchestrator.analysis.slo import Test, Verdicts, parse_slo
+from orchestrator.catalog.work import MissingWork
 from orchestrator.results.store import Store
 from orchestrator.spec.load import Slo
 from tests.unit.report.stores import SOURCE, commit_simulation
@@ -71,6 +73,26 @@ def test_points_are_sorted_by_deployment_workload_and_level(store: Store) -> Non
         ("label-d0", 8.0),
         ("label-d1", 1.0),
     ]
+
+
+def test_the_requests_of_a_point_are_those_that_its_figures_are_about(store: Store) -> None:
+    commit(store, 0)
+    commit_measurement(store, "m1", [request(0), failed_request(1)], repeat=1)
+    commit_measurement(store, "m2", [], repeat=2, status="failed", validity="")
+    point = only_point(store)
+    assert point.requests == point.figures.requests
+    assert (point.requests.scheduled, point.requests.failed) == (3, 1)
+
+
+@pytest.mark.parametrize("missing", list(MissingWork))
+def test_the_efficiency_of_work_that_is_not_known_reads_no_figures(
+    store: Store, missing: MissingWork
+) -> None:
+    commit(store, 0)
+    point = only_point(store)
+    unread = cast(Any, None)  # reading it would raise AttributeError
+    deployment = replace(point.deployment, work=missing)
+    assert replace(point, deployment=deployment, _figures=unread).efficiency is missing
 
 
 def test_a_repeat_that_the_engine_fell_behind_in_counts(store: Store) -> None:

@@ -27,6 +27,7 @@ from orchestrator.capacity.doubts import (
     no_level_doubts,
     pooled_spread,
     ranking_doubts,
+    refusing_labels,
     unsettled_doubts,
     widest_precision,
 )
@@ -274,7 +275,8 @@ def judged(label: str, validity: str, level: float = 8.0, refused: int = 0) -> A
 
 
 def test_below_the_lowest_level_that_failed_something_may_hold() -> None:
-    (doubt,) = no_level_doubts([judged("a", "valid", 8.0), judged("a", "valid", 4.0)])
+    points = [judged("a", "valid", 8.0), judged("a", "valid", 4.0)]
+    (doubt,) = no_level_doubts(points, refusing=(), searched=())
     assert doubt.remedy is Remedy.LOWER_LEVELS
     assert doubt.levels[0].levels[0].value == 4.0
 
@@ -287,7 +289,7 @@ def test_what_refuses_too_many_requests_for_their_length_is_not_measured_at_lowe
         judged("short", "valid", 8.0, refused=8),
         judged("whole", "valid", 8.0, refused=9),
     ]
-    longer, lower = no_level_doubts(points)
+    longer, lower = no_level_doubts(points, refusing_labels(points), searched=())
     assert (longer.remedy, longer.deployments) == (Remedy.LONGER_CONTEXT, ("short",))
     assert (lower.remedy, lower.deployments) == (Remedy.LOWER_LEVELS, ("whole",))
 
@@ -299,7 +301,7 @@ def test_a_verdict_lasts_only_if_all_points_of_a_deployment_have_it() -> None:
         judged("mixed", "valid"),
     ]
     assert lasting_verdicts(points) == {"noise": "broken_output"}
-    assert DoubtKind.NO_LOAD_HELPS in kinds(no_level_doubts(points))
+    assert DoubtKind.NO_LOAD_HELPS in kinds(no_level_doubts(points, refusing=(), searched=()))
 
 
 def with_error(label: str, rate: float, error: float) -> RankedDeployment:

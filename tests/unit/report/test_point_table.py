@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from orchestrator.report.point_table import (
 )
 from orchestrator.report.text import EMULATED, SIMULATED, Column
 from orchestrator.report.written_form import Form, MarkdownForm, TextForm
+from orchestrator.results.records import Figures
 from orchestrator.results.store import Store
 from orchestrator.spec.load import Slo
 from tests.unit.report.stores import commit_simulation
@@ -67,6 +69,36 @@ def shown(
     store: Store, *slos: Slo, profile: bool = False, knees: Any = (), width: int = 240
 ) -> list[str]:
     return lines_of(PointSection(documents(store, *slos, knees=knees)), PointView(profile), width)
+
+
+@dataclass(frozen=True)
+class Reads:
+    """Figures that note whose they are whenever they are read."""
+
+    figures: Figures
+    of_point: str
+    log: list[str]
+
+    def read(self) -> Figures:
+        self.log.append(self.of_point)
+        return self.figures
+
+
+@pytest.mark.parametrize("is_profile", [False, True])
+def test_a_table_reads_the_figures_of_one_point_after_the_other(
+    store: Store, is_profile: bool
+) -> None:
+    for number in range(3):
+        commit(store, f"m{number}", point_id=f"p{number}", level=number + 1.0)
+    log: list[str] = []
+    watched: list[PointDocument] = []
+    for point in load_points(store):
+        reads = Reads(point.figures, point.head.point_id, log)
+        watched.append(point_document(replace(point, _figures=reads)))
+    log.clear()
+    lines_of(PointSection(watched), PointView(is_profile))
+    passes = [point_id for point_id, _ in itertools.groupby(log)]
+    assert passes == ["p0", "p1", "p2"]  # they are decoded again each time
 
 
 def table_of(lines: list[str]) -> list[dict[str, str]]:

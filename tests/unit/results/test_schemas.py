@@ -12,7 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.base.errors import ResultsError
-from orchestrator.results.schemas import TABLES, conform, parquet_writer, to_parquet, unify
+from orchestrator.results import schemas
+from orchestrator.results.records import RequestTotals
+from orchestrator.results.schemas import (
+    TABLES,
+    LazyRecords,
+    conform,
+    parquet_writer,
+    table_of,
+    to_parquet,
+    unify,
+)
 from tests.unit.results.builders import KEYS, events, point_row, request, requests, table
 
 
@@ -174,3 +184,26 @@ def test_what_is_nested_is_encoded_by_its_own_type() -> None:
         "point.start_ns"
     }
     assert file.read().to_pylist() == [row]
+
+
+def test_records_are_made_once_where_rows_on_both_sides_of_a_block_are_read_in_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = [RequestTotals(scheduled=count, ok=count, failed=0) for count in range(700)]
+    column = pa.chunked_array([table_of(rows, RequestTotals).to_struct_array().combine_chunks()])
+    made: list[int] = []
+    decode = schemas._records
+
+    def counted(values: pa.ChunkedArray, hint: object) -> list[object]:
+        made.append(len(values))
+        return decode(values, hint)
+
+    monkeypatch.setattr(schemas, "_records", counted)
+    records = LazyRecords[RequestTotals](column, RequestTotals)
+    for index in range(699):
+        assert [records[index], records[index + 1], records[index]] == [
+            rows[index],
+            rows[index + 1],
+            rows[index],
+        ]
+    assert made == [256, 256, 188]
