@@ -99,7 +99,9 @@ def test_prefix_hits_of_pictures_are_the_expected_ones(server: Running, model: P
     answered = rows(server, model, block, **options)
     of_requests = [(row["cached_tokens"] or 0, row["expected_cached_tokens"]) for row in answered]
     assert all(abs(measured - expected) <= block for measured, expected in of_requests)
-    assert max(expected for _, expected in of_requests) >= 64 + 2 * IMAGE_TOKENS
+    # those of transformers are longer than these prompts: it finds nothing, as expected
+    whole_blocks = (64 + 2 * IMAGE_TOKENS) // block * block
+    assert max(expected for _, expected in of_requests) >= whole_blocks
 
 
 def test_another_picture_has_another_answer(server: Running) -> None:
