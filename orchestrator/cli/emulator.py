@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import click
+from click.shell_completion import CompletionItem
 
 # All flags are passed on to emulator/flags.py, which also reads those of an emulator that a sweep
 # starts as an engine.
@@ -13,7 +14,24 @@ _FLAGS_PASSED_ON = {
 }
 
 
+class EmulatorCommand(click.Command):
+    """A command that lets shells complete the emulator's own flags."""
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The flags that begin so; files and other values are left to the shell."""
+        from orchestrator.emulator.flags import flags_with_help
+
+        if not incomplete.startswith("-"):
+            return []
+        return [
+            CompletionItem(flag, help=text)
+            for flag, text in flags_with_help().items()
+            if flag.startswith(incomplete)
+        ]
+
+
 @click.command(
+    cls=EmulatorCommand,
     context_settings=_FLAGS_PASSED_ON,
     short_help="Imitate an engine: OpenAI and TGI streams with modelled timing.",
 )

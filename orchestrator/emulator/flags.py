@@ -111,6 +111,12 @@ def parser() -> argparse.ArgumentParser:
     return result
 
 
+def flags_with_help() -> dict[str, str]:
+    """The flags that the help shows, with what it says of each."""
+    shown = [action for action in parser()._actions if action.help != argparse.SUPPRESS]
+    return {flag: action.help or "" for action in shown for flag in action.option_strings}
+
+
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Reads the flags. Raises SystemExit after it printed the help, or what is wrong, with the most
     similar flag for one that does not exist.
@@ -119,11 +125,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     arguments, unknown = flags.parse_known_args(argv)
     if unknown:
         name = unknown[0].partition("=")[0]
-        known: list[str] = []
-        for action in flags._actions:
-            if action.help != argparse.SUPPRESS:
-                known.extend(action.option_strings)
-        guess = did_you_mean(name, known)
+        guess = did_you_mean(name, list(flags_with_help()))
         end = f"; {guess}" if guess else ""
         flags.error(f"unknown argument {name!r}{end}")
     return arguments

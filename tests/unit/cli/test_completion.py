@@ -35,6 +35,8 @@ def completed(words: str) -> list[str]:
         ("orchestrator lo", ["load", "logs"]),
         ("orchestrator load --find", ["--find-capacity"]),
         ("orchestrator best --per j", ["joule"]),
+        ("orchestrator emulator --po", ["--port"]),
+        ("orchestrator emulator --port 8000 --pro", ["--profile"]),
     ],
 )
 def test_commands_options_and_values_are_completed(words: str, offered: list[str]) -> None:
