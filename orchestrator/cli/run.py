@@ -173,7 +173,7 @@ def run(
 ) -> int:
     """Measure EXPERIMENT and store the results.
 
-    EXPERIMENT is an experiment file, or a plan written with ``orchestrator plan --output``.
+    EXPERIMENT is an experiment file, or a plan written with `orchestrator plan --output`.
     """
     from orchestrator.results.pandas_hook import leave_pandas_out
     from orchestrator.sweep.driver_heap import share_one_heap

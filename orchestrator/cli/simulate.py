@@ -145,7 +145,7 @@ def simulate(
 ) -> int:
     """Answer EXPERIMENT in virtual time, from a model of the engines, and store the results.
 
-    EXPERIMENT is an experiment file, or a plan written with ``orchestrator plan --output``.
+    EXPERIMENT is an experiment file, or a plan written with `orchestrator plan --output`.
     """
     from orchestrator.results.pandas_hook import leave_pandas_out
 

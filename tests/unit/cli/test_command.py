@@ -41,6 +41,12 @@ def test_a_help_fits_a_screen(name: str | None) -> None:
     assert [line for line in lines if len(line) > COLUMNS] == []
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_help_has_no_marks_of_another_markup(name: str) -> None:
+    whole = shown(name, HELP_ALL if name in WITH_SHORT_HELP else "--help")
+    assert "``" not in whole
+
+
 WHOLE_HELPS = [[name, HELP_ALL] for name in WITH_SHORT_HELP]
 
 
