@@ -34,6 +34,7 @@ from tests.documentation.prepared import Replacements, prepare, put_emulated_swe
 from tests.documentation.reader import is_served, run_until_read
 from tests.harness import MEASURED_ONCE, environment, free_port, undisturbed_status, wait_for
 from tests.in_this_process import Completed, judged_as_if_idle, run_here
+from tests.integration.test_simulated_experiments import answers_of_the_head
 from tests.unit.documentation.pages import ROOT
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -215,6 +216,13 @@ def test_the_commands_of_a_page_run(
         return
     with serving(own_server, tmp_path) as address:
         run_pages(pages, {SERVER: address, **replacements}, tmp_path, simulation)
+
+
+def test_the_head_of_the_first_example_says_what_came_out(simulation: Simulation) -> None:
+    printed = {line.strip() for line in simulation.output.splitlines()}
+    answers = answers_of_the_head(Path(SIMULATED).stem)
+    assert len(answers) > 1
+    assert [line for line in answers if line not in printed] == []
 
 
 def run_pages(

@@ -23,7 +23,7 @@ WHOLE = (
     *("readers", "replicas-or-tp", "speculation", "workloads"),
 )
 WITHOUT_ANSWER = "load-formats"  # only starts of engines show what it asks
-# at one short load
+# at one short load; the third whole, too, with the README (tests/documentation/test_commands.py)
 SHORTENED = ("capacity", "engines-8b", "llama70b-parallelism")
 # what each says of its deployments, none of which the model covers
 REFUSED = {
@@ -97,6 +97,7 @@ def test_a_file_begins_with_its_schema_and_its_question(path: Path) -> None:
     where = schema.removeprefix("# yaml-language-server: $schema=")
     assert (FOLDER / where).resolve().is_file()
     assert question.startswith("# ")
+    assert "?" in head_of(path.stem)
 
 
 @pytest.mark.parametrize("name", WHOLE)
