@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from tests.harness import ROOT, environment
+from tests.integration.engine_real import home_of
 
 SMALL = [
     "benchmarks.search.race --sizes 24 --budget 20m --repetitions 1",
@@ -35,6 +36,23 @@ MISSED = 1  # a figure of so little is not what the benchmark wants to reach
 
 @pytest.mark.parametrize("command", SMALL)
 def test_it_runs(command: str) -> None:
+    run(command, timeout_s=120)
+
+
+@pytest.mark.vllm
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_real_vllm_counts_prompts_as_they_were_asked_for() -> None:
+    home_of("vllm")
+    *plain, words, slices = run("benchmarks.workloads.counted --prompts 60", timeout_s=500)
+    assert len(plain) == 4
+    assert all("60 of 60 prompts were counted +0 tokens" in line for line in plain)
+    for line in (words, slices):
+        assert "in a chat: 60 of 60 prompts were counted +" in line
+
+
+def run(command: str, timeout_s: float) -> list[str]:
+    """The lines that a benchmark prints."""
     module, *options = command.split()
     done = subprocess.run(
         [sys.executable, "-m", module, *options],
@@ -42,9 +60,10 @@ def test_it_runs(command: str) -> None:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=timeout_s,
         check=False,
     )
     assert done.returncode in (0, MISSED), done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout
+    return done.stdout.splitlines()
