@@ -36,4 +36,4 @@ def test_a_page_is_read_and_its_command_interrupted(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{port}/"
     done = run_until_read(lambda: is_served(url), "watch", str(tmp_path), "--port", str(port))
     assert done.returncode == 0
-    assert f"at {url}" in done.stdout
+    assert f"at {url}" in " ".join(done.stdout.split())
