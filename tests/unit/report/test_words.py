@@ -202,9 +202,7 @@ def test_a_claim_lies_between_bounds(low: float, high: float, text: str) -> None
 
 
 def test_a_shortfall_is_a_percentile_beyond_its_limit_or_a_share_below_its_target() -> None:
-    point: Any = SimpleNamespace(
-        figures=SimpleNamespace(requests=SimpleNamespace(failed=2, scheduled=10))
-    )
+    point: Any = SimpleNamespace(requests=SimpleNamespace(failed=2, scheduled=10))
     test = Attained("attainment", Interval(0.5, 0.4, 0.6), 0.9)
     (limit,) = SLO.limits
     by_percentile = Shortfall(test, ExceededPercentile(limit, "p90", 640.0))
@@ -227,7 +225,7 @@ def test_each_note_has_a_sentence() -> None:
     point = SimpleNamespace(
         repeats=[1, 2],
         used_repeats=[SimpleNamespace(valid=False)],
-        figures=SimpleNamespace(requests=SimpleNamespace(failed=1, scheduled=10)),
+        requests=SimpleNamespace(failed=1, scheduled=10),
         agreement=Agreement(0.01, 256, "tokens", "ref"),
     )
     notes = [Note(kind, test, ("b",)) for kind in NoteKind]
@@ -313,12 +311,12 @@ def repeat(validity: str = "valid", reason: str | None = None) -> Any:
 
 
 def doubts_of(*repeats: Any, validity: str = "valid", reasons: tuple[str, ...] = ()) -> list[str]:
-    requests = SimpleNamespace(failed=2, scheduled=10)
     point: Any = SimpleNamespace(
         repeats=repeats,
         validity=validity,
         reasons=reasons,
-        figures=SimpleNamespace(requests=requests, errors={"http_429": 2}),
+        requests=SimpleNamespace(failed=2, scheduled=10),
+        figures=SimpleNamespace(errors={"http_429": 2}),
     )
     return point_doubt_texts(point)
 
