@@ -4,8 +4,8 @@ BIN := .venv/bin
 PYTEST = $(BIN)/python -m pytest $(PYTEST_ARGS)
 REAL := vllm or sglang or transformers or llama_cpp
 CLOCK := tests/unit/load tests/integration
-ENGINES := tests/cluster tests/integration tests/unit/catalog tests/unit/plan
-PARTS := test-clock test-engines test-unit test-cluster test-rest test-chaos test-llama_cpp
+ENGINES := tests/integration tests/unit/catalog tests/unit/plan
+PARTS := test-clock test-engines test-unit test-cluster test-sweeps test-rest test-chaos test-llama_cpp
 
 # into the environment whose programs are in $(1): by uv, which takes a fifth of pip's time; by pip where uv fails, whose
 # configuration may name an index that uv does not know
@@ -83,6 +83,11 @@ test-clock: install model .engines/tgi-client/installed
 test-engines: install model
 	$(MAKE) engines
 	$(PYTEST) $(ENGINES) -m "($(REAL)) and not llama_cpp"
+
+# `make demo` and other sweeps of real engines, when those are long installed
+test-sweeps: install model
+	$(MAKE) engines
+	$(PYTEST) tests/cluster -m "($(REAL)) and not llama_cpp"
 
 test-cluster test-chaos: test-%: install model
 	$(PYTEST) tests/$* -m "not ($(REAL))"
