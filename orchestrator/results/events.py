@@ -55,7 +55,8 @@ KINDS = {
     "cluster_silent": "the cluster's head does not answer, or does again",
     "storage": "the storage does not answer, or does again",
     "measured": (
-        "a measurement is committed; `left` of its deployment, estimated `left_s` of the sweep"
+        "a measurement is committed: its figures, of a mix also those of each part; `left` of its "
+        "deployment, estimated `left_s` of the sweep"
     ),
     "failed": "a measurement failed and is stored as a failed row: why",
     "search": (

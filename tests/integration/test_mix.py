@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tests.harness import orchestrator, rows
 from tests.integration.test_emulator_server import serving
+from tests.unit.cli.commands import invoke
 
 WORKLOADS = """\
 version: 1
@@ -77,3 +78,29 @@ def test_a_mix_is_sent_judged_and_shown_by_part(tmp_path: Path) -> None:
         == 0
     )
     assert "Parts of mixes" in (tmp_path / "page.html").read_text()
+
+
+PRICED = """\
+version: 1
+name: priced
+model: meta-llama/Llama-3.1-8B-Instruct
+hardware: {h100: {accelerator: H100-80GB, gpus_per_node: 8, usd_per_gpu_hour: 2.99}}
+deployments: {engine: vllm, hardware: h100, max_model_len: 4096}
+load: {levels: {concurrency: [2]}, requests: 40}
+workloads:
+  - {name: short, input_tokens: 20, output_tokens: 4}
+  - {name: long, input_tokens: 200, output_tokens: 12}
+"""
+MIX = "  - {name: office, kind: mix, parts: [{workload: short}, {workload: long}]}\n"
+NO_PARTS_OF_PRICES = "Joules and USD are those of the whole mix"
+
+
+def test_the_page_says_that_prices_of_a_mix_have_no_parts(tmp_path: Path) -> None:
+    for name, workloads, says_so in (("mixed", MIX, True), ("plain", "", False)):
+        file = tmp_path / f"{name}.yaml"
+        file.write_text(PRICED + workloads)
+        done = invoke("simulate", str(file), "--results", str(tmp_path / name))
+        assert done.status == 0, done.stderr
+        page = (tmp_path / name / "report.html").read_text()
+        assert "USD per million output tokens" in page
+        assert (NO_PARTS_OF_PRICES in page) == says_so

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from orchestrator.analysis.attempt_summary import attempt_data
 from orchestrator.analysis.broken_output import BrokenOutput, Sign
+from orchestrator.analysis.slo import ANSWERED
 from orchestrator.capacity.claim import Claim
 from orchestrator.capacity.estimate import Estimate
-from orchestrator.sweep.words import broken_output_text, claim_words, level_words
+from orchestrator.results.records import AttemptData
+from orchestrator.results.store import Store
+from orchestrator.sweep.words import (
+    broken_output_text,
+    claim_words,
+    level_words,
+    measured_words,
+)
 from tests.unit.capacity.builders import at
+from tests.unit.report.mixes import SLO, WINDOW, store_of_mix
+from tests.unit.results.builders import commit_measurement, request
 from tests.unit.sweep.simulation import plan_of
 
 LEVELS = (cast("Any", object()),)  # some level was probed
@@ -88,3 +100,39 @@ def test_a_claim_stands_before_the_estimate() -> None:
 )
 def test_every_sign_of_broken_output_has_a_sentence(broken: BrokenOutput, text: str) -> None:
     assert broken_output_text(broken) == text
+
+
+def first_attempt(store: Store) -> AttemptData:
+    """The attempt that was committed first, with its figures."""
+    return next(attempt_data(store, store.commits(checked=True)))
+
+
+def test_each_part_of_a_mix_is_told_behind_the_whole(tmp_path: Path) -> None:
+    words = measured_words(first_attempt(store_of_mix(tmp_path)), [SLO]).split("; ")
+    assert words == [
+        "failing, 67 tok/s, TTFT p99 400 ms, 100 % slo",
+        "chat: 40 tok/s, TTFT p99 100 ms, 100 % slo",
+        "rag: 27 tok/s, TTFT p99 400 ms, 75 % slo",
+    ]
+    # both fit a terminal of 80 columns beside the time and a short label
+    assert all(len(sentence) < 50 for sentence in words)
+
+
+def test_more_parts_than_a_line_holds_are_counted(tmp_path: Path) -> None:
+    rows = [request(n, 50 * n, part=f"part-{n}") for n in range(7)]
+    store = Store.open(str(tmp_path), "exp")
+    commit_measurement(store, "m", rows, window_end_ns=WINDOW.end_ns)
+    words = measured_words(first_attempt(store), [ANSWERED]).split("; ")
+    assert [sentence.split(":")[0] for sentence in words[1:]] == [
+        "part-0",
+        "part-1",
+        "part-2",
+        "part-3",
+        "and 3 more parts",
+    ]
+
+
+def test_what_is_no_mix_is_told_in_one_sentence(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path), "exp")
+    commit_measurement(store, "m", [request(0, 0)], window_end_ns=WINDOW.end_ns)
+    assert ";" not in measured_words(first_attempt(store), [ANSWERED])
