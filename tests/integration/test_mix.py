@@ -101,6 +101,6 @@ def test_the_page_says_that_prices_of_a_mix_have_no_parts(tmp_path: Path) -> Non
         file.write_text(PRICED + workloads)
         done = invoke("simulate", str(file), "--results", str(tmp_path / name))
         assert done.status == 0, done.stderr
-        page = (tmp_path / name / "report.html").read_text()
+        page = (tmp_path / name / "priced" / "report.html").read_text()
         assert "USD per million output tokens" in page
         assert (NO_PARTS_OF_PRICES in page) == says_so
