@@ -30,6 +30,9 @@ _T = TypeVar("_T")
 
 # How files begin that are neither text nor JSON, and what to do with them.
 _UNPACK = "unpack it first"
+# What a clone without Git LFS has in place of a large file (github.com/git-lfs/git-lfs, docs/spec.md)
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+LFS_WORDS = "the pointer of Git LFS and not the file: fetch it with 'git lfs pull'"
 _SIGNATURES = {
     b"\x1f\x8b": ("compressed (gzip)", _UNPACK),
     b"\x28\xb5\x2f\xfd": ("compressed (zstd)", _UNPACK),
@@ -66,6 +69,8 @@ def refuse_binary(what: str, path: str, data: bytes) -> None:
             raise _refused(what, path, kind, remedy)
     if _BZIP2.match(data):
         raise _refused(what, path, "compressed (bzip2)", _UNPACK)
+    if data.startswith(LFS_POINTER):
+        raise ProblemsError([Problem(f"{what} {path!r} is {LFS_WORDS}")])
 
 
 def refuse_other_formats(what: str, path: str, data: bytes) -> None:

@@ -32,13 +32,14 @@ import orjson
 
 from orchestrator.base.errors import Problem, ProblemsError
 from orchestrator.spec.traces import Filter, Filters, TraceColumns
-from orchestrator.workloads.file_reading import delimiter_of
+from orchestrator.workloads.file_reading import LFS_POINTER, LFS_WORDS, delimiter_of
 
 WHAT = "trace"  # what problems call the file
 UNITS_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 FORMATS = ("azure", "burstgpt", "mooncake", "bailian", "weka", "columns")
 FORMATS_WITHOUT_OTHERS = ("azure", "burstgpt", "mooncake")  # found only by exactly their columns
 OPENING = b"{"  # a line that says only this begins an object over all lines of the file
+OWN_COLUMNS = "'columns: {time: ..., input_tokens: ..., output_tokens: ...}'"
 MOST_HEADER_BYTES = 1 << 20  # of the first line
 MOST_CELL_BYTES = 1 << 30  # of a table: a column may hold what was said
 
@@ -108,6 +109,8 @@ def header_of(path: str, names: Collection[str] = ()) -> Header:
         text = line.decode()
     except UnicodeDecodeError:
         raise problem(path, "is neither a table (CSV, Parquet) nor JSON lines") from None
+    if line.startswith(LFS_POINTER):
+        raise problem(path, f"is {LFS_WORDS}")
     delimiter = delimiter_of(text, names)
     csv.field_size_limit(MOST_CELL_BYTES)
     try:
@@ -210,12 +213,11 @@ def wanted_format(
                 raise problem(
                     path,
                     f"has the columns {names}, which are those of {candidate} and others: if it is "
-                    f"such a trace, give 'format: {candidate}'",
+                    f"such a trace, give 'format: {candidate}', else {OWN_COLUMNS}",
                 )
         raise problem(
             path,
-            f"has the columns {names}, which are those of no known trace: give "
-            "'columns: {time: ..., input_tokens: ..., output_tokens: ...}'",
+            f"has the columns {names}, which are those of no known trace: give {OWN_COLUMNS}",
         )
     if name not in (None, format_found.name):
         raise problem(path, f"has the columns of {format_found.name}, not of {name}")

@@ -601,15 +601,17 @@ def _json_batch(
 
 def _json_times(path: str, name: str, values: list[Any], unit: str | None, row: int) -> Ints:
     times: list[int] = []
-    for number, value in enumerate(values, start=row):
+    for number, cell in enumerate(values, start=row):
+        # as in CSV, a text of a number is that number: "20240510" are seconds and no date
+        value = float(cell) if isinstance(cell, str) and _is_number(cell) else cell
         if isinstance(value, str):
             times.append(_date_ns(path, name, value, number))
         elif type(value) not in (int, float):
-            raise problem(path, f"row {number}: {name} is {value!r}")
+            raise problem(path, f"row {number}: {name} is {cell!r}")
         elif unit is None:
             raise problem(path, f"has numbers as {name}: give their 'unit' (s, ms, us or ns)")
         elif not abs(value * UNITS_NS[unit]) < MOST_NS:
-            raise problem(path, f"row {number}: {name} is {value!r}")
+            raise problem(path, f"row {number}: {name} is {cell!r}")
         else:
             times.append(round(value * UNITS_NS[unit]))
     return np.array(times, np.int64)

@@ -55,6 +55,7 @@ BURST_1 = (
         ("a.txt", BURST_1.encode(), "is BurstGPT's trace"),
         ("a.txt", b"prompt;response\nx;y\n", "is a table (CSV)"),
         ("a.bz2", b"BZh91AY&SY", "is compressed (bzip2)"),
+        ("a.txt", b"version https://git-lfs.github.com/spec/v1\noid s", "pointer of Git LFS"),
         ("a.jsonl", b"PAR1\x15", "Parquet file"),
         ("a.txt", "hello".encode("utf-16"), "is UTF-16, which is not read: save it as UTF-8"),
     ],

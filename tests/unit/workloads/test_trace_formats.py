@@ -80,6 +80,18 @@ def test_a_format_that_is_named_may_have_other_columns_which_change_nothing(
             {},
             "timestamp, input_length, output_length, which are those of no known trace",
         ),
+        (
+            lines(
+                {"timestamp": "82", "input_length": 5, "output_length": 5, "hash_ids": {}, "u": 1}
+            ),
+            {},
+            "give 'format: mooncake', else 'columns: {time: ",
+        ),
+        (
+            "version https://git-lfs.github.com/spec/v1\noid sha256:4bb3\nsize 52283111\n",
+            {},
+            "is the pointer of Git LFS and not the file",
+        ),
         ("", {}, "is empty"),
         ("{]\n", {}, "row 1"),
         (b"\x80\x81\n", {}, "is neither a table"),

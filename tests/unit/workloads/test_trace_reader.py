@@ -202,6 +202,27 @@ def test_an_own_table_is_read_by_the_names_of_its_columns(tmp_path: Path, kind: 
     assert (read.inputs.tolist(), read.outputs.tolist()) == ([7, 8], [3, 4])
 
 
+@pytest.mark.parametrize("unit", ["s", None])
+def test_times_of_json_lines_that_are_texts_of_numbers_are_numbers(
+    tmp_path: Path, unit: str | None
+) -> None:
+    """As in RAGPulse (github.com/flashserve/RAGPulse); 20240510 would also be a date of ISO 8601."""
+    text = lines(
+        {"at": "20240510", "in": 7, "out": 3, "hash_ids": {"history": [1]}, "who": "a"},
+        {"at": "20240512.5", "in": 8, "out": 4, "hash_ids": {"history": []}, "who": "a"},
+    )
+    columns = {**OWN, "session": "who"}
+    if unit is None:
+        with pytest.raises(ProblemsError, match="has numbers as at: give their 'unit'"):
+            rows(tmp_path / "t", text, columns=columns)
+        return
+    read = rows(tmp_path / "t", text, columns=columns, unit=unit)
+    assert read.offsets_ns is not None
+    assert read.offsets_ns.tolist() == [0, 2_500_000_000]
+    with pytest.raises(ProblemsError, match="row 2: at is 'nan'"):
+        rows(tmp_path / "t", text.replace("20240512.5", "nan"), columns=columns, unit=unit)
+
+
 @pytest.mark.parametrize(
     ("text", "keys", "reason"),
     [
