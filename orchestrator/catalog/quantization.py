@@ -23,6 +23,8 @@ CHECKPOINT_ONLY = frozenset({
     "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed", "quark", "inc", "moe_wna16", "fbgemm_fp8", "gpt_oss_mxfp4",
     "deepseek_v4_fp8", "exl2", "petit_nvfp4", "w4afp8", "modelopt_fp8",
 })  # fmt: skip
+# Methods that need a model with experts. Not all of them leave the other parts alone: those that do
+# are _ONLINE_FOR_EXPERTS.
 MOE_ONLY = frozenset({
     "int8_per_channel_weight_only", "nvfp4_per_token", "nvfp4_online", "experts_int8", "moe_wna16",
 })  # fmt: skip
@@ -133,11 +135,9 @@ def quantization_from_config(
     method = str(config.get("quant_method") or "").lower()
     if not method:
         method = "modelopt" if "quant_algo" in config else "unknown"
-    algorithms: dict[str, str] = {}
-    if config.get("quant_algo") == "MIXED_PRECISION":
-        algorithms = _algorithms(config)
+    algorithms = _mixed_algorithms(config)
     if method in {"modelopt", "modelopt_fp4", "modelopt_mixed", "nvfp4"} or algorithms:
-        stored = _modelopt(method, config, algorithms or _algorithms(config))
+        stored = _modelopt(method, config, algorithms)
     elif method in _READERS:
         stored = _READERS[method](method, config)
     else:
@@ -283,11 +283,15 @@ def _format_of(algorithm: str) -> StoredFormat:
     return _FP8_ALGORITHM
 
 
-def _algorithms(config: Config) -> dict[str, str]:
-    """Algorithm by module, in checkpoints that mix algorithms or quantize only experts."""
+def _mixed_algorithms(config: Config) -> dict[str, str]:
+    """Algorithm by module, of a checkpoint that mixes algorithms; empty for any other: engines read
+    its list of layers only with MIXED_PRECISION (vLLM's and SGLang's ModelOpt).
+    """
+    if config.get("quant_algo") != "MIXED_PRECISION":
+        return {}
     layers = mapping(config, "quantized_layers")
     by_module = {name: str(mapping(layers, name).get("quant_algo")) for name in layers}
-    if not by_module and config.get("quant_algo") == "MIXED_PRECISION":
+    if not by_module:
         for group in _groups(config):
             weights = mapping(group, "weights")
             algorithm = "NVFP4" if whole(weights.get("num_bits")) == 4 else "FP8"
@@ -425,6 +429,7 @@ class _BitsOfModules:
     ) -> None:
         self._stored = stored
         self._left_alone = _ModuleNames(left_alone)
+        self._left_alone_experts = _ModuleNames([name for name in left_alone if "expert" in name])
         self._by_algorithm: list[tuple[_ModuleNames, float]] = []
         for algorithm in dict.fromkeys(algorithms.values()):
             names = [name for name, other in algorithms.items() if other == algorithm]
@@ -432,21 +437,22 @@ class _BitsOfModules:
 
     def bits(self, module: _Module) -> float | None:
         """Bits of a weight; None: the module is not quantized."""
-        if not self._stored.share(module.part) or self._is_left_alone(module):
+        if self._is_left_alone(module):
             return None
         if not self._by_algorithm:
-            return self._stored.bits if module.part != "lm_head" else None
+            return self._stored.bits if self._stored.share(module.part) else None
         for names, bits in self._by_algorithm:
             if names.include(module.path):
                 return bits
         return None
 
     def _is_left_alone(self, module: _Module) -> bool:
-        if not self._left_alone.include(module.path):
-            return False
-        # Gemma 4 has experts beside its MLP: an entry for the MLP does not mean them.
+        if module.part != "experts":
+            return self._left_alone.include(module.path)
+        # Gemma 4 has experts beside its MLP, so an entry for an MLP does not mean the experts. An
+        # entry means them if it names them, or if it would mean them beside the MLP, too.
         beside_mlp = module.path.replace(".mlp.", ".")
-        return module.part != "experts" or self._left_alone.include(beside_mlp)
+        return self._left_alone_experts.include(module.path) or self._left_alone.include(beside_mlp)
 
 
 class _Module(NamedTuple):

@@ -13,7 +13,7 @@ from orchestrator.catalog.quantization import (
     online_quantization,
     quantization_from_config,
 )
-from tests.unit.catalog.configs import SMALL_LLAMA
+from tests.unit.catalog.configs import SMALL_LLAMA, SMALL_MOE
 
 
 @pytest.mark.parametrize(
@@ -179,6 +179,29 @@ def test_a_mixed_checkpoint_has_the_bits_of_each_part(is_nested: bool) -> None:
     assert facts.quantization.bytes_of("lm_head", 2) == 2
 
 
+def test_a_list_of_layers_counts_only_where_algorithms_are_mixed() -> None:
+    stored = {
+        "quant_method": "modelopt",
+        "quant_algo": "NVFP4",
+        "quantized_layers": {"model.layers.0.mlp": {"quant_algo": "FP8"}},
+    }
+    assert quantization_from_config(stored) == Quantization(
+        "modelopt_fp4", 4.5, group_size=16, scheme="fp4"
+    )
+
+
+def test_a_mixed_checkpoint_may_list_its_head() -> None:
+    stored = {
+        "quant_algo": "MIXED_PRECISION",
+        "quantized_layers": {"lm_head": {"quant_algo": "FP8"}},
+    }
+    facts = facts_from_config("m", SMALL_LLAMA | {"quantization_config": stored})
+    assert facts is not None
+    assert facts.quantization is not None
+    assert facts.quantization.bytes_of("lm_head", 2) == 1
+    assert facts.quantization.bytes_of("mlp", 2) == 2
+
+
 @pytest.mark.parametrize(
     ("method", "expected"),
     [
@@ -221,3 +244,25 @@ def test_a_module_is_named_by_path_pattern_or_expression(entry: str) -> None:
     assert facts is not None
     assert facts.quantization is not None
     assert facts.quantization.share("mlp") == pytest.approx(11 / 12)
+
+
+@pytest.mark.parametrize(
+    ("entry", "experts", "shared_expert"),
+    [
+        ("experts", 0, 1),
+        ("re:.*mlp\\.experts\\..*", 0, 1),
+        ("model.layers.*.mlp.experts", 0, 1),
+        ("model.layers.*.shared_experts", 1, 0),
+        ("model.layers.*.mlp", 1, 0),  # as of Gemma 4, whose experts are beside its MLP
+        ("model.layers.*", 0, 0),
+    ],
+)
+def test_experts_are_left_alone_by_entries_that_mean_them(
+    entry: str, experts: int, shared_expert: int
+) -> None:
+    stored = {"quant_method": "fp8", "ignore": [entry]}
+    facts = facts_from_config("m", SMALL_MOE | {"quantization_config": stored})
+    assert facts is not None
+    assert facts.quantization is not None
+    assert facts.quantization.share("experts") == experts
+    assert facts.quantization.share("mlp") == shared_expert
