@@ -228,8 +228,8 @@ class App:
             route(request, connection)
 
     def _authorized(self, request: HttpRequest) -> bool:
-        """Whether a request may be answered. As in vLLM, the key guards /v1; here it guards all
-        other endpoints that generate, too.
+        """Whether a request may be answered. As in vLLM, the key guards /v1; here it guards
+        everything else that is asked for by POST, too.
         """
         key = self.serving.options.api_key
         if key is None or (request.method == "GET" and not request.path.startswith("/v1")):
@@ -385,8 +385,9 @@ class App:
 
 
 def _requests_of(pacer: Pacer) -> int:
-    """Requests of a rank that decode or wait; a new request goes to the rank with the fewest."""
-    return len(pacer.batch.decoding) + len(pacer.batch.waiting)
+    """The unfinished requests of a rank; a new request goes to the rank with the fewest."""
+    batch = pacer.batch
+    return len(batch.decoding) + len(batch.prefilling) + len(batch.waiting)
 
 
 def _scripted_error(api: Api) -> Refused:

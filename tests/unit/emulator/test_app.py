@@ -245,3 +245,15 @@ def test_every_data_parallel_rank_has_a_prefix_cache_of_its_own() -> None:
             cached_tokens[pacer].append(generation.completion.cached_tokens)
     # the last block is computed for its last token
     assert list(cached_tokens.values()) == [[0, 304, 304], [0, 304, 304]]
+
+
+def test_a_request_goes_to_the_rank_with_the_fewest_even_while_one_is_in_its_prefill() -> None:
+    """A long prompt takes several steps, and during these it neither decodes nor waits."""
+    options = replace(OPTIONS, settings=settings(data_parallel_size=2))
+    small_steps = a_replica(max_num_batched_tokens=64)
+    serving = replace(SERVING, options=options, replica=small_steps)
+    request = HttpRequest("POST", "/v1/completions", {}, body(prompt=[1] * 200))
+    with running(serving) as app:
+        app.handle(request, Recorder())
+        app.handle(request, Recorder())
+        assert list(app.active.values()) == app.pacers
