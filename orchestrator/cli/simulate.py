@@ -134,7 +134,7 @@ class ProgressLine:
     multiple=True,
     metavar="NAME=VALUE",
     help="Take as given what only an engine knows: drafts_accepted=SHARE, "
-    "constrained_answers=asked or adapters=free. Repeatable.",
+    "constrained_answers=asked, adapters=free or image_patch=PIXELS. Repeatable.",
 )
 def simulate(
     experiment: Path,

@@ -50,6 +50,7 @@ from orchestrator.spec.load import Control, Level, LoadRules, Slo, Workload
 from orchestrator.spec.settings import EngineSettings, Hardware, Speculative
 from orchestrator.workloads.content import SAFE_IDS, RandomIds
 from orchestrator.workloads.mix import MixWorkload
+from orchestrator.workloads.segments import count_images
 
 NO_TERM = {
     "roles": "replicas with roles",
@@ -433,6 +434,7 @@ class Predictor:
         if unknown is not None:
             raise NotPredictable(f"only the engine knows {unknown.text} ({name!r})", unknown)
         requests = workload.requests(RandomIds(SAFE_IDS), self._seed)
+        count_images(requests, self._assumptions)
         shared_prefixes = _shared_prefixes(workload)
         rows: list[tuple[int, int, int]] = []
         parts: list[str | None] = []

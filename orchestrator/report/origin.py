@@ -115,6 +115,11 @@ def assumption_texts(assumptions: Assumptions) -> list[str]:
         )
     if assumptions.adapters == "free":
         texts.append("LoRA adapters cost nothing, and no request waits for its adapter")
+    if assumptions.image_patch is not None:
+        texts.append(
+            f"a picture is one prompt token for each square of {assumptions.image_patch} pixels, its "
+            "sides rounded to whole squares, and encoding it costs nothing beside these tokens"
+        )
     return texts
 
 

@@ -36,7 +36,13 @@ from orchestrator.spec.load import Level, Workload
 from orchestrator.sweep.attempt import Attempt, Loaded, judged
 from orchestrator.sweep.early_end import EarlyEnd
 from orchestrator.workloads.kind import WorkloadKind
-from orchestrator.workloads.segments import NameOfDraw, PromptContents, has_slices, share_tokens
+from orchestrator.workloads.segments import (
+    NameOfDraw,
+    PromptContents,
+    count_images,
+    has_slices,
+    share_tokens,
+)
 
 NO_TEXT = "a simulation makes no text, so it does not know which slices of one begin alike"
 LOADS_KEPT = 64  # schedules with their lengths, in memory
@@ -107,8 +113,8 @@ class PointSimulator:
     ) -> None:
         self._wants_gaps = wants_gaps
         self._assumptions = assumptions
-        self._kind = lru_cache(LOADS_KEPT)(_kind)
-        self._lengths = lru_cache(LOADS_KEPT)(_lengths)
+        self._kind = lru_cache(LOADS_KEPT)(self._new_kind)
+        self._lengths = lru_cache(LOADS_KEPT)(self._new_lengths)
         self._open_loops: dict[tuple[str, Level, int], DrawnLoad] = {}
         self._known_runs = KnownRuns()
 
@@ -156,12 +162,21 @@ class PointSimulator:
         )
         return SimulatedAttempt(judged(point, loaded), max(lasted_s, result.over_s))
 
+    def _new_kind(self, workload: Workload, seed: int) -> WorkloadKind:
+        kind: WorkloadKind = workload.requests(NameOfDraw(), seed)
+        count_images(kind, self._assumptions)
+        return kind
+
+    def _new_lengths(self, workload: Workload, seed: int) -> _Lengths:
+        return _Lengths(self._new_kind(workload, seed))
+
     def _result(
         self, engines: SimulatedEngines, point: LoadPoint, early_end: EarlyEnd | None
     ) -> _Result:
         """Simulate a point, as fast as its load allows. Raises InputError if it cannot be run."""
         kind = self._kind(point.workload, point.seed).at_level(point.level, point.arrivals)
-        shares_tokens = engines.caches_prefixes and share_tokens(point.workload)
+        may_share = share_tokens(point.workload) or point.workload.sends_images()
+        shares_tokens = engines.caches_prefixes and may_share
         is_simple = not (shares_tokens or kind.has_sessions or early_end or self._wants_gaps)
         is_simple = is_simple and engines.rank.drafts is None
         has_one_rank = engines.ranks_per_replica == 1 and engines.rank.limits.max_requests is None
@@ -321,15 +336,6 @@ def _whole_result(engines: SimulatedEngines, point: LoadPoint, known: KnownRun) 
     if takes_too_long or over_s >= last_due_s + point.drain_s:
         return None
     return _Result(_outcomes(engines, load, times, is_refused, done_s), in_flight_max, over_s)
-
-
-def _kind(workload: Workload, seed: int) -> WorkloadKind:
-    kind: WorkloadKind = workload.requests(NameOfDraw(), seed)
-    return kind
-
-
-def _lengths(workload: Workload, seed: int) -> _Lengths:
-    return _Lengths(_kind(workload, seed))
 
 
 def _drawn(point: LoadPoint, kind: WorkloadKind) -> DrawnLoad:

@@ -22,7 +22,7 @@ from orchestrator.results.stored_json import parsed_report
 from orchestrator.simulation.models import EngineModels, model_digest
 from orchestrator.simulation.virtual_clock import began_at, launch_id_at
 from orchestrator.spec.assumptions import NOTHING_ASSUMED, Assumptions, with_option
-from orchestrator.workloads.segments import NameOfDraw
+from orchestrator.workloads.segments import NameOfDraw, count_images
 
 SESSIONS_LOOKED_AT = 64  # of a workload, to see whether its lengths are known
 
@@ -173,7 +173,7 @@ def _unsupported(plan: Plan) -> Iterator[Problem]:
     for load in plan.loads:
         if load.workload.known_to_engines_only(plan.assumptions) is not None:
             continue  # it is stored as failed, with this reason
-        if not _has_lengths(load):
+        if not _has_lengths(load, plan.assumptions):
             yield Problem(
                 f"workload {load.workload.name!r}: how many tokens its prompts or answers have is "
                 "known only with the model's tokenizer",
@@ -193,9 +193,10 @@ def _unsupported(plan: Plan) -> Iterator[Problem]:
             )
 
 
-def _has_lengths(load: PlannedLoad) -> bool:
-    """Whether the lengths of a workload's prompts and answers are known."""
+def _has_lengths(load: PlannedLoad, assumptions: Assumptions) -> bool:
+    """Whether the lengths of a workload's prompts and answers are known, or assumed."""
     requests = load.workload.requests(NameOfDraw(), 0)
+    count_images(requests, assumptions)
     for session in range(SESSIONS_LOOKED_AT):
         if not requests.input_tokens(session, 0) or not requests.output_tokens(session, 0):
             return False

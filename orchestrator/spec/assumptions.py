@@ -27,14 +27,19 @@ class EngineFact:
 ANSWER_LENGTHS = EngineFact("how long constrained answers are", "constrained_answers=asked")
 TOOL_TOKENS = EngineFact("how many tokens the tools in a prompt have")
 ADAPTER_COSTS = EngineFact("what LoRA adapters cost", "adapters=free")
-IMAGE_TOKENS = EngineFact("how many tokens images have")
+IMAGE_TOKENS = EngineFact("how many tokens images have", "image_patch=PIXELS")
+# of pictures whose sizes are not known either
+OTHER_IMAGE_TOKENS = EngineFact("how many tokens images have")
 DRAFTS = EngineFact("how many drafts are accepted", "drafts_accepted=SHARE")
+
+MOST_PATCH = 1024  # pixels
 
 # name of an assumption -> its values, in words
 VALUES = {
     "drafts_accepted": "a share from 0 to 1, as 0.6",
     "constrained_answers": "asked",
     "adapters": "free",
+    "image_patch": f"a whole number of pixels from 1 to {MOST_PATCH}, as 28",
 }
 
 
@@ -44,11 +49,14 @@ class Assumptions(Strict):
     ``drafts_accepted``: accepted tokens over drafted ones, as ``spec_accepted_share`` of results.
     ``constrained_answers``: they are as long as is asked, and constraining them costs no time.
     ``adapters``: they cost no time, and no request waits until its adapter is loaded.
+    ``image_patch``: side in pixels of the square of a picture that becomes one token. A picture is
+    scaled so that its sides are whole squares, and encoding it costs no time beside its tokens.
     """
 
     drafts_accepted: Annotated[float, Field(ge=0, le=1)] | None = None
     constrained_answers: Literal["asked"] | None = None
     adapters: Literal["free"] | None = None
+    image_patch: Annotated[int, Field(ge=1, le=MOST_PATCH)] | None = None
 
     def covers(self, fact: EngineFact) -> bool:
         """Whether it says what to take in place of a fact."""

@@ -31,8 +31,8 @@ from orchestrator.base.text import hours
 from orchestrator.spec.assumptions import (
     ADAPTER_COSTS,
     ANSWER_LENGTHS,
-    IMAGE_TOKENS,
     NOTHING_ASSUMED,
+    OTHER_IMAGE_TOKENS,
     TOOL_TOKENS,
     Assumptions,
     EngineFact,
@@ -315,6 +315,8 @@ class Workload(Growing, ABC):
 
     # why none of this kind can be a part of a mix; None: each can
     reason_against_mixing: ClassVar[str | None] = None
+    # what only an engine knows of the pictures in its messages, where it has any
+    image_tokens_fact: ClassVar[EngineFact] = OTHER_IMAGE_TOKENS
     # whether requests of this kind may have tools of their own, beside the key ``tools``
     may_record_tools: ClassVar[bool] = False
     LATER_KEYS = frozenset({"adapters", "constrain", "tools", "tool_choice", "request"})
@@ -492,7 +494,7 @@ class Workload(Growing, ABC):
         if self.adapters is not None:
             facts.append(ADAPTER_COSTS)
         if self.sends_images():
-            facts.append(IMAGE_TOKENS)
+            facts.append(self.image_tokens_fact)
         return facts
 
     def known_to_engines_only(

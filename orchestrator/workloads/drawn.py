@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from orchestrator.base.errors import ProblemsError
+from orchestrator.spec.assumptions import IMAGE_TOKENS
 from orchestrator.spec.document import wrong
 from orchestrator.spec.images import Images
 from orchestrator.spec.load import (
@@ -59,6 +60,7 @@ PROMPTS_OF_TEXT = 20  # a text of fewer prompts makes many that are alike
 # The random streams below PROMPT_STREAM, by purpose. 2 is that of answers whose ids an engine does
 # not send.
 _MESSAGE, _PREFIX, _, _CHOICE, _DOCUMENT, _ANSWER = range(6)
+_PICTURE = -1  # begins the name of a picture; names of drawn tokens begin with other numbers
 
 
 def _largest(lengths: Sequence[Lengths]) -> int | None:
@@ -160,6 +162,7 @@ class Drawn(Workload):
         "`input_tokens` is then the length of the text alone.",
     )
     converses: ClassVar[bool] = False  # each request continues the conversation of its session
+    image_tokens_fact = IMAGE_TOKENS
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -350,7 +353,11 @@ class DrawnRequests(WorkloadKind):
     """
 
     def __init__(self, workload: Drawn, prompter: Prompter, seed: int, running: int = 0) -> None:
-        """``running``: so many sessions have begun before the point."""
+        """``running``: so many sessions have begun before the point.
+
+        ``image_patch`` may be set afterwards: side in pixels of the square of a picture that becomes
+        one token. Pictures are then names with so many tokens, instead of files.
+        """
         self._workload = workload
         self._given_prompter = prompter
         self._seed = seed
@@ -363,6 +370,7 @@ class DrawnRequests(WorkloadKind):
         self.warmup_differs = self._prefix_tokens > 0 or workload.documents is not None
         self._prefix = lru_cache(PREFIXES_KEPT)(self._draw_prefix)
         self._document = lru_cache(DOCUMENTS_KEPT)(self._draw_document)
+        self.image_patch: int | None = None
         self._images: DrawnImages | None = None
         if workload.images is not None:
             self._images = DrawnImages(workload.images, seed)
@@ -372,11 +380,13 @@ class DrawnRequests(WorkloadKind):
         workload = self._workload
         if not isinstance(workload, ConversationsWorkload) or workload.start != "anywhere":
             return self
-        return DrawnRequests(workload, self._given_prompter, self._seed, level.slots)
+        at_level = DrawnRequests(workload, self._given_prompter, self._seed, level.slots)
+        at_level.image_patch = self.image_patch
+        return at_level
 
     def prepare(self) -> None:
         _ = self._prompter  # reads and tokenizes the text that prompts are slices of
-        if self._images is not None:
+        if self._images is not None and self.image_patch is None:
             self._images.make()
 
     @cached_property
@@ -430,15 +440,25 @@ class DrawnRequests(WorkloadKind):
     def prompt(self, session: int, turn: int, phase: str, earlier: Sequence[Message]) -> Prompt:
         user = self._user(session, turn, phase)
         messages = (*self._shared(session, phase), *earlier, user)
-        tokens = 0 if self._images else sum(message.tokens for message in messages)
-        return Prompt(messages, tokens)
+        tokens = sum(message.tokens for message in messages)
+        return Prompt(messages, tokens if self._counts_all_tokens else 0)
+
+    @property
+    def _counts_all_tokens(self) -> bool:
+        """Whether the tokens of prompts are known, those of pictures included."""
+        return self._images is None or self.image_patch is not None
 
     def _user(self, session: int, turn: int, phase: str) -> Message:
         """The user's message of a turn: its pictures, its documents, then its own text."""
         message = self._text_of_user(session, turn, phase)
         if self._images is None:
             return message
-        return replace(message, images=self._images.of_message(session, turn, phase))
+        if self.image_patch is None:
+            return replace(message, images=self._images.of_message(session, turn, phase))
+        pictures = self._images.named(session, turn, phase, self.image_patch)
+        names = [np.array([_PICTURE, picture.number, picture.tokens]) for picture in pictures]
+        tokens = message.tokens + sum(picture.tokens for picture in pictures)
+        return replace(message, content=(*names, *message.content), tokens=tokens)
 
     def _text_of_user(self, session: int, turn: int, phase: str) -> Message:
         path = (session, turn) if self.has_sessions else (session,)
@@ -466,6 +486,12 @@ class DrawnRequests(WorkloadKind):
         return self._lengths.output_tokens(session, turn)
 
     def input_tokens(self, session: int, turn: int) -> int:
-        if self._images is not None:
+        if not self._counts_all_tokens:
             return 0
-        return self._prefix_tokens + self._lengths.conversation_tokens(session, turn)
+        tokens = self._prefix_tokens + self._lengths.conversation_tokens(session, turn)
+        if self._images is None or self.image_patch is None:
+            return tokens
+        for turn_with_pictures in range(turn + 1):
+            pictures = self._images.named(session, turn_with_pictures, "measure", self.image_patch)
+            tokens += sum(picture.tokens for picture in pictures)
+        return tokens

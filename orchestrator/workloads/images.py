@@ -10,7 +10,7 @@ import struct
 import zlib
 from base64 import b64encode
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -137,6 +137,20 @@ class PictureFiles:
         return part
 
 
+class NamedPicture(NamedTuple):
+    """A picture of a point by its number, and how many tokens it becomes."""
+
+    number: int
+    tokens: int
+
+
+def image_tokens(size: ImageSize, patch: int) -> int:
+    """Tokens of a picture of which each square of ``patch`` pixels is one, its sides rounded to whole
+    squares, as Qwen2-VL and its successors do (arXiv 2409.12191: squares of 28 pixels).
+    """
+    return max(1, round(size.width / patch)) * max(1, round(size.height / patch))
+
+
 class DrawnImages:
     """The pictures of a point's user messages: a pure function of seed, session and turn."""
 
@@ -161,6 +175,19 @@ class DrawnImages:
         rng = self._choices(session, turn)
         (count,) = draw(self._images.count, (1,), rng)
         return self._chosen(int(count), phase, rng)
+
+    def named(self, session: int, turn: int, phase: str, patch: int) -> list[NamedPicture]:
+        """The same pictures as ``of_message``, without making them. ``patch``: side in pixels of the
+        square that becomes one token.
+        """
+        rng = self._choices(session, turn)
+        (count,) = draw(self._images.count, (1,), rng)
+        first = PHASES[phase] * self._images.distinct
+        pictures: list[NamedPicture] = []
+        for number in rng.integers(0, self._images.distinct, int(count)).tolist():
+            size = self._sizes[number % len(self._sizes)]
+            pictures.append(NamedPicture(first + number, image_tokens(size, patch)))
+        return pictures
 
     def so_many(self, count: int, session: int, turn: int, phase: str) -> tuple[bytes, ...]:
         """The parts of one user message that has ``count`` pictures."""

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from orchestrator.spec.assumptions import Assumptions
 from orchestrator.spec.load import Workload
 from orchestrator.workloads.drawn import Drawn, DrawnRequests
 from orchestrator.workloads.file import FileRequests
@@ -247,6 +248,17 @@ def uncounted(workload: Workload) -> list[Uncounted]:
         if part.tools_at() is not None:
             contents.add(Uncounted.TOOLS)
     return [content for content in Uncounted if content in contents]
+
+
+def count_images(kind: WorkloadKind, assumptions: Assumptions) -> None:
+    """Makes a kind count its drawn pictures as is assumed, those of the parts of a mix too. Its
+    prompter makes names (``NameOfDraw``), or is asked for lengths alone.
+    """
+    if isinstance(kind, MixRequests):
+        for of_part in kind.kinds.values():
+            count_images(of_part, assumptions)
+    if isinstance(kind, DrawnRequests):
+        kind.image_patch = assumptions.image_patch
 
 
 def has_slices(workload: Workload) -> bool:

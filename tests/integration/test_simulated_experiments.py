@@ -20,7 +20,7 @@ FOLDER = Path(__file__).parents[2] / "experiments"
 WHOLE = (
     *("adapters", "batch-size-knee", "chat-beside-rag", "guided", "llama70b-quantization"),
     *("load-formats", "max-concurrency", "multi-node-405b", "offline", "quickstart-emulated"),
-    *("readers", "replicas-or-tp", "speculation", "workloads"),
+    *("readers", "replicas-or-tp", "speculation", "vision", "workloads"),
 )
 WITHOUT_ANSWER = "load-formats"  # only starts of engines show what it asks
 # at one short load; the third whole, too, with the README (tests/documentation/test_commands.py)
@@ -30,8 +30,6 @@ REFUSED = {
     "quantization": "no config.json at hand",  # the demo makes its checkpoints
     "quickstart": "no figures of this CPU are known",
     "roles": "the model has no term for a router",
-    # the second where its config.json can be had
-    "vision": "(no config.json at hand|only the engine knows how many tokens images have)",
 }
 
 

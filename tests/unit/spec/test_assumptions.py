@@ -16,11 +16,15 @@ from orchestrator.spec.assumptions import (
 
 
 def test_assumptions_are_read_from_options() -> None:
-    options = ["drafts_accepted=0.6", "constrained_answers=asked", "adapters=free"]
+    options = [
+        *("drafts_accepted=0.6", "constrained_answers=asked", "adapters=free"),
+        "image_patch=28",
+    ]
     assert parse_assumptions(options).stated() == {
         "drafts_accepted": 0.6,
         "constrained_answers": "asked",
         "adapters": "free",
+        "image_patch": 28,
     }
     assert parse_assumptions([]) == NOTHING_ASSUMED
 
@@ -28,12 +32,14 @@ def test_assumptions_are_read_from_options() -> None:
 def test_all_problems_of_assumptions_are_found_at_once() -> None:
     options = ["adapter=free", "constrained_answers=short", "adapters=free", "adapters=free"]
     with pytest.raises(ProblemsError) as raised:
-        parse_assumptions([*options, "drafts_accepted=60"])
+        parse_assumptions([*options, "drafts_accepted=60", "image_patch=28x28"])
     assert [str(problem) for problem in raised.value.problems] == [
         "--assume 'adapter=free': unknown name (did you mean 'adapters'?)",
         "--assume adapters=free: adapters is given twice",
         "--assume drafts_accepted=60: the value of drafts_accepted must be a share from 0 to 1, as 0.6",
         "--assume constrained_answers=short: the value of constrained_answers must be asked",
+        "--assume image_patch=28x28: the value of image_patch must be a whole number of pixels "
+        "from 1 to 1024, as 28",
     ]
 
 

@@ -24,6 +24,7 @@ from orchestrator.workloads.images import (
     coloured_blocks,
     format_of,
     image_part,
+    image_tokens,
     image_url_part,
     png,
 )
@@ -126,3 +127,30 @@ def test_the_format_of_a_picture_is_told_by_its_first_bytes() -> None:
         image_part(b"<svg/>")
     with pytest.raises(ValueError, match="no data URL"):
         image_url_part('data:image/png;base64,AA"}')
+
+
+@pytest.mark.parametrize(
+    ("size", "tokens"),
+    [
+        ("1120x700", 40 * 25),
+        ("512x512", 18 * 18),  # of 18.3 squares
+        ("14x2000", 71),  # at least one square on each side
+    ],
+)
+def test_each_square_of_a_picture_is_a_token(size: str, tokens: int) -> None:
+    assert image_tokens(ImageSize.of(size), 28) == tokens
+
+
+def test_pictures_that_are_only_named_are_those_that_are_sent() -> None:
+    drawn = images(sizes=["32x16", "16x48"], count={"uniform": {"min": 1, "max": 3}})
+    for phase in ("warmup", "measure"):
+        part_by_number: dict[int, bytes] = {}
+        for session in range(60):
+            named = drawn.named(session, 1, phase, 16)
+            sent = drawn.of_message(session, 1, phase)
+            assert len(named) == len(sent)
+            for picture, part in zip(named, sent, strict=True):
+                width, height = opened(part).size
+                assert picture.tokens == (width // 16) * (height // 16)
+                assert part_by_number.setdefault(picture.number, part) == part
+        assert len(part_by_number) == len(set(part_by_number.values())) == 4

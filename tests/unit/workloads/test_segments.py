@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.emulator.prefix import PrefixCache
+from orchestrator.spec.assumptions import Assumptions
 from orchestrator.spec.load import WORKLOADS
 from orchestrator.workloads.drawn import ConversationsWorkload, RandomWorkload
 from orchestrator.workloads.file import FileWorkload
@@ -18,6 +19,7 @@ from orchestrator.workloads.segments import (
     PromptContents,
     Segment,
     are_known,
+    count_images,
     share_tokens,
 )
 
@@ -125,3 +127,42 @@ def test_texts_of_a_file_are_not_known(tmp_path: Path) -> None:
     random = RandomWorkload.model_validate({"name": "w", "input_tokens": 8, "output_tokens": 4})
     assert not are_known(file, file.requests(NameOfDraw(), 0))
     assert are_known(random, random.requests(NameOfDraw(), 0))
+
+
+def test_pictures_are_tokens_where_it_is_assumed_how_many() -> None:
+    talk = {
+        "kind": "conversations",
+        "name": "w",
+        "api": "chat",
+        "input_tokens": 8,
+        "output_tokens": 4,
+        "turns": 2,
+        "images": {"sizes": ["56x28"], "count": 2, "distinct": 3},
+    }
+    kind = ConversationsWorkload.model_validate(talk).requests(NameOfDraw(), 7)
+    assert kind.input_tokens(0, 0) == 0  # nobody knows
+    count_images(kind, Assumptions(image_patch=28))
+    assert kind.input_tokens(0, 0) == 2 * 2 + 8
+    contents = PromptContents(kind)
+    first = contents.segments(0, 0, "measure")
+    assert [segment.tokens for segment in first] == [2, 2, 8]
+    contents.answered(0, 0, 4)
+    second = contents.segments(0, 1, "measure")
+    assert [segment.tokens for segment in second] == [2, 2, 8, 4, 2, 2, 8]
+    assert kind.input_tokens(0, 1) == sum(segment.tokens for segment in second)
+    # the three pictures come again in other sessions, before the text
+    seen = {PromptContents(kind).segments(session, 0, "measure")[0] for session in range(50)}
+    assert len(seen) == 3
+    warm = {PromptContents(kind).segments(session, 0, "warmup")[0] for session in range(50)}
+    assert not seen & warm
+
+
+def test_pictures_of_a_part_are_counted_too() -> None:
+    plain = {"name": "plain", "api": "chat", "input_tokens": 8, "output_tokens": 4}
+    seen = plain | {"name": "seen", "images": {"sizes": ["56x28"]}}
+    parts = [{"workload": part["name"], "content": part} for part in (plain, seen)]
+    mix = WORKLOADS["mix"].model_validate({"name": "both", "kind": "mix", "parts": parts})
+    kind = mix.requests(NameOfDraw(), 7)
+    count_images(kind, Assumptions(image_patch=28))
+    tokens = {(kind.part(session), kind.input_tokens(session, 0)) for session in range(40)}
+    assert tokens == {("plain", 8), ("seen", 10)}
