@@ -18,7 +18,10 @@ from orchestrator.cli.numbers import WholeNumber
 from orchestrator.cli.shortlist import ShortlistRequest, limited, shortlist_options
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from orchestrator.plan.model import Plan
+    from orchestrator.results.records import Committed
 
 NOTHING_RUNS = (
     "nothing in this file can run: every deployment is impossible or excluded (why: below)"
@@ -184,25 +187,36 @@ def _already_measured(uri: str, plan: Plan) -> str:
     store = Store.open(uri, plan.name)
     commits = store.commits()
     spoilt = spoilt_of(store, commits, MOST_AGAIN)
-    planned: set[str] = set()
-    for point in plan.points:
-        for repeat in range(plan.repeats):
-            planned.add(plan.measurement(point, repeat).measurement_id)
-    succeeded = [commit for commit in commits if commit.status == "ok"]
-    if any(load.searches for load in plan.loads):
-        deployment_ids = {deployment.id for deployment in plan.deployments}
-        probes = {
-            commit.measurement_id for commit in succeeded if commit.deployment_id in deployment_ids
-        }
-        number = f"{counted(len(probes), 'probe')} of its searches"
+    is_searched = any(load.searches for load in plan.loads)
+    asked = _probes(plan, commits) if is_searched else _measurements(plan)
+    succeeded = {commit.measurement_id for commit in commits if commit.status == "ok"}
+    there = len((succeeded & asked) - spoilt.open.keys())
+    if is_searched:
+        number = f"{counted(there, 'probe')} of its searches"
     else:
-        measured = {commit.measurement_id for commit in succeeded} & planned
-        number = counted(len(measured - spoilt.open.keys()), "measurement")
+        number = counted(there, "measurement")
     text = f"{number} already there at {store.uri}"
-    open_again = [attempt for key, attempt in spoilt.open.items() if key in planned]
+    open_again = [attempt for key, attempt in spoilt.open.items() if key in asked]
     if open_again:
         text += f"; open again: {spoilt.words(open_again)}"
     return text
+
+
+def _measurements(plan: Plan) -> set[str]:
+    """Ids of the measurements of a plan that searches nothing."""
+    ids: set[str] = set()
+    for point in plan.points:
+        for repeat in range(plan.repeats):
+            ids.add(plan.measurement(point, repeat).measurement_id)
+    return ids
+
+
+def _probes(plan: Plan, commits: Iterable[Committed]) -> set[str]:
+    """Ids of the measurements that are probes of the plan's searches. A plan does not say which
+    levels a search asks for, so whatever was measured of its deployments is one.
+    """
+    deployment_ids = {deployment.id for deployment in plan.deployments}
+    return {commit.measurement_id for commit in commits if commit.deployment_id in deployment_ids}
 
 
 def _known_starts(uri: str, plan: Plan) -> dict[str, float]:

@@ -10,8 +10,9 @@ import pytest
 from orchestrator.base.errors import ProblemsError
 from orchestrator.plan.make import load_plan
 from orchestrator.results.store import Store
+from orchestrator.spec.load import Level
 from tests.unit.cli.commands import invoke
-from tests.unit.plan.stored_sweeps import EXPERIMENT, VALUES, store_attempt, store_sweep
+from tests.unit.plan.stored_sweeps import EXPERIMENT, SEARCH, VALUES, store_attempt, store_sweep
 
 IMPOSSIBLE = "{engine: emulator, extra_args: {--no: true}}"
 
@@ -100,6 +101,21 @@ def test_what_is_measured_already_is_counted(file: Path, tmp_path: Path) -> None
     store_attempt(store, plan, plan.points[1])
     text = invoke("plan", str(file), "--results", results).stdout
     assert f"1 measurement already there at {store.uri}; open again: 1 disturbed" in text
+
+
+def test_probes_that_are_open_again_are_not_counted_as_there(file: Path, tmp_path: Path) -> None:
+    file.write_text(file.read_text().replace("levels: {concurrency: [2]}", SEARCH))
+    plan = load_plan(file)
+    results = str(tmp_path / "results")
+    store = Store.open(results, "exp")
+    # no search is known beforehand to ask for these levels
+    for concurrency, validity in ((33, "valid"), (35, "disturbed")):
+        level = Level(control="concurrency", value=concurrency)
+        point = plan.point(plan.deployments[0].id, plan.loads[0], level)
+        assert point not in plan.points
+        store_attempt(store, plan, point, validity=validity)
+    text = invoke("plan", str(file), "--results", results).stdout
+    assert f"1 probe of its searches already there at {store.uri}; open again: 1 disturbed" in text
 
 
 def test_start_times_of_earlier_runs_are_used(file: Path, tmp_path: Path) -> None:
