@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.exchange.imported import ImportedRequest
-from orchestrator.exchange.statistics import TOLERANCE, TOLERANCE_MS, disagrees, only_mean
+from orchestrator.exchange.statistics import TOLERANCE, LEAST_TOLERANCE, disagrees, only_mean
 from orchestrator.results.records import Distribution, Figures
 
 SHARES = {"min": 0.0, "p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "max": 1.0}
@@ -111,7 +111,7 @@ class OwnRequests:
                 own = f"{low:.6g}" if math.isclose(low, high) else f"{low:.6g} to {high:.6g}"
                 yield f"{self.names[rate]} is {stated:.6g}/s, and its own requests give {own}/s"
         span_s = _span_s(_answered(self.surely_counted))
-        if figures.window_s < span_s * (1 - TOLERANCE) - TOLERANCE_MS:
+        if figures.window_s < span_s * (1 - TOLERANCE) - LEAST_TOLERANCE:
             yield f"its requests took {span_s:.6g} s, and its run {figures.window_s:.6g} s"
 
 
@@ -120,8 +120,8 @@ def _answered(requests: Sequence[ImportedRequest]) -> Sequence[ImportedRequest]:
 
 
 def _is_between(value: float, low: float, high: float) -> bool:
-    low -= max(abs(low) * TOLERANCE, TOLERANCE_MS)
-    high += max(abs(high) * TOLERANCE, TOLERANCE_MS)
+    low -= max(abs(low) * TOLERANCE, LEAST_TOLERANCE)
+    high += max(abs(high) * TOLERANCE, LEAST_TOLERANCE)
     return low <= value <= high
 
 

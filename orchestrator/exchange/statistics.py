@@ -10,10 +10,10 @@ import numpy as np
 from orchestrator.analysis.metrics import distribution
 from orchestrator.results.records import Distribution, Figures, RequestTotals
 
-# By how much a mean that a file states may differ from that of its own requests: by this share of
-# it or, where it is near 0, by these milliseconds.
+# By how much a figure that a file states may differ from that of its own requests: by this share of
+# it or, where it is near 0, by so much in its own unit.
 TOLERANCE = 0.005
-TOLERANCE_MS = 1e-3
+LEAST_TOLERANCE = 1e-3
 
 
 def distribution_of(values: Iterable[float | None]) -> Distribution | None:
@@ -45,7 +45,7 @@ def disagrees(stated: Distribution | None, of_requests: Distribution | None) -> 
     """
     if stated is None or of_requests is None:
         return False
-    return not math.isclose(stated.mean, of_requests.mean, rel_tol=TOLERANCE, abs_tol=TOLERANCE_MS)
+    return not math.isclose(stated.mean, of_requests.mean, rel_tol=TOLERANCE, abs_tol=LEAST_TOLERANCE)
 
 
 def only_mean(total: float, count: float) -> Distribution | None:
