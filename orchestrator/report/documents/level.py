@@ -237,9 +237,9 @@ def _errors(requests: Rows) -> Iterator[_Error]:
 
 
 def _commonest_texts(errors: Counter[_Error]) -> dict[str, str]:
-    """The commonest message of each class of error; the rarest class comes first."""
+    """The commonest message of each class of error that has one."""
     texts: dict[str, str] = {}
-    for error, _ in reversed(errors.most_common()):
+    for error, _ in errors.most_common():
         if error.text:
-            texts[error.error_class] = error.text  # a commoner one replaces it
+            texts.setdefault(error.error_class, error.text)
     return texts
