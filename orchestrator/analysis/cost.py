@@ -1,4 +1,4 @@
-"""What tokens cost, under conventions that are named, and what a sweep cost beside them.
+"""What tokens cost, under conventions that are named.
 
 In MillionTokens, ``output`` and ``input_only`` each charge the whole hour to tokens of one kind, so
 they must not be added (NVIDIA's formula for total cost of ownership: USD per hour / (3600 x

@@ -400,9 +400,9 @@ class Batch:
         steps_to_finish = self._finish_steps[0] - self.step
         steps_to_full_kv = (self.limits.kv_tokens - self.kv_used) // count
         steps = min(max_steps, steps_to_finish, steps_to_full_kv)
-        # A request in the queue ends the jump when it comes, if there is a slot for it. With an
-        # interval it does so without a slot, too; and if it has come, the next look ends the jump.
-        # For once there is a slot, only a request that a look has seen is admitted.
+        # The first request that waits ends the jump when it comes, if there is a slot for it. With
+        # an interval a look must see it before it gets a slot, so its coming ends the jump even
+        # where no slot is free; and once it has come, the jump ends at the next look.
         has_slot = count < self.limits.max_num_seqs
         if self.waiting and (has_slot or interval > 1):
             if self.waiting[0].ready_s > self.clock:

@@ -69,10 +69,12 @@ def imported_text(sources: Sequence[str]) -> str:
 
 
 def model_error_lines(points: Iterable[StoredPoint]) -> list[str]:
-    """Two lines on the intervals of simulated points: what they mean, and on what they rest.
+    """Lines on the intervals of simulated points: what they mean, and on what they rest; one line
+    where the model's error is not known, none without simulated points.
 
     ``intervals: 9 in 10 measurements within 1.55-2.40x (TTFT), 1.41-1.99x (all else)`` and
-    ``model's error by 2 sources: published points of vllm on hopper GPUs, ...``.
+    ``model's error by 2 sources: published points of vllm on hopper GPUs``. Of several sources only
+    the one with the smallest error is named: ``model_error_sentence`` names them all.
     """
     simulated = [point for point in points if point.simulated]
     if not simulated:

@@ -231,8 +231,10 @@ class Uncounted(StrEnum):
 
 
 def uncounted(workload: Workload) -> list[Uncounted]:
-    """Why the segments of prompts, or of those of a part, are not known. Empty: they are, or a file
-    can no longer be read; for some files that raises ProblemsError.
+    """Why the segments of prompts, or of those of a part, are not known. Empty where they are known.
+
+    A file that can no longer be read raises ProblemsError, or the result is empty, too: only some
+    workloads have to open their file here.
     """
     contents: set[Uncounted] = set()
     for part in workload.with_parts():
