@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.exchange.imported import ImportedRequest
-from orchestrator.exchange.statistics import TOLERANCE, LEAST_TOLERANCE, disagrees, only_mean
+from orchestrator.exchange.statistics import LEAST_TOLERANCE, TOLERANCE, disagrees, only_mean
 from orchestrator.results.records import Distribution, Figures
 
 SHARES = {"min": 0.0, "p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "max": 1.0}

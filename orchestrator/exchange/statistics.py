@@ -45,7 +45,9 @@ def disagrees(stated: Distribution | None, of_requests: Distribution | None) -> 
     """
     if stated is None or of_requests is None:
         return False
-    return not math.isclose(stated.mean, of_requests.mean, rel_tol=TOLERANCE, abs_tol=LEAST_TOLERANCE)
+    return not math.isclose(
+        stated.mean, of_requests.mean, rel_tol=TOLERANCE, abs_tol=LEAST_TOLERANCE
+    )
 
 
 def only_mean(total: float, count: float) -> Distribution | None:
