@@ -17,8 +17,8 @@ from orchestrator.results.store import Store
 class ExperimentSpending:
     """What devices cost while they were held, in USD.
 
-    ``total``: all launches, from placement to the end. ``starts``: from placement until ready, of
-    launches that then served. ``failed_starts``: launches that never served. ``counting``: attempts
+    ``total``: all launches, from placement to the end. ``starts``: from the start of their processes
+    until ready, of launches that then served. ``failed_starts``: launches that never served. ``counting``: attempts
     at points that answers rest on, warm-up included. ``not_counting``: other attempts: spoilt,
     tried again, or of an earlier version of the file. ``priced``: launches with a price whose time
     is known, of ``launches``.
@@ -34,7 +34,7 @@ class ExperimentSpending:
 
     @property
     def other(self) -> float:
-        """Answers that were waited for after the window, fixed prompts, pauses and stops."""
+        """Waits for hosts, fixed prompts, pauses, answers that came after the window, and stops."""
         return max(0.0, self.total - self._named)
 
     @property
@@ -60,10 +60,11 @@ def spending(
         usd_per_s[row.launch_id] = price / 3600
         usd_of_launch = row.held_s * price / 3600
         total += usd_of_launch
-        if row.status == "ok":
-            starts += (row.ready_s or 0.0) * price / 3600
-        else:
+        never_served = row.status != "ok" and row.ready_s is None
+        if never_served:
             failed_starts += usd_of_launch
+        else:  # it may have failed later
+            starts += (row.ready_s or 0.0) * price / 3600
     if not usd_per_s:
         return None
     counting_usd = other_usd = 0.0

@@ -72,6 +72,17 @@ def test_starts_points_and_waste_are_apart() -> None:
     assert sum(parts) == pytest.approx(result.total)
 
 
+def test_a_launch_that_failed_after_it_had_served_is_no_failed_start() -> None:
+    """Its node was lost during the second point."""
+    result = as_spending(
+        spending([launch("a", status="failed")], [attempt("good", "a", 200)], {"good"})
+    )
+    assert result.failed_starts == 0
+    assert result.starts == pytest.approx(0.060)
+    assert result.counting == pytest.approx(0.200)
+    assert result.other == pytest.approx(0.240)
+
+
 def test_launches_without_a_price_or_a_time_are_counted_and_cost_nothing() -> None:
     launches = [launch("a"), launch("b", usd_per_hour=None), launch("c", held_s=None)]
     result = as_spending(spending(launches, [attempt("x", "b", 100)], {"x"}))
