@@ -21,12 +21,17 @@ from orchestrator.spec.settings import MOST_DEVICES
 
 NO_GPUS = "none"  # of an endpoint: figures per GPU are not wanted
 NO_LIMITS = "none"
+# A number and a name. Between them stands a space, as in ``8 x H100`` and ``8 H100``, or an x or *
+# alone, as in ``8xH100``: names may begin with a digit themselves.
 _GPUS = re.compile(r"(?:(\d{1,4})\s*[x*]?\s+|(\d{1,4})\s*[x*]\s*)?(\S.*)")
 _MEMORY_SIZE = re.compile(r"\d+ ?GB?$", re.IGNORECASE)
 _LENGTHS = re.compile(r"(\d{1,9})\s*/\s*(\d{1,9})")
+_WORDS_OF_YAML = frozenset(
+    {"null", "true", "false", "yes", "no", "on", "off"}
+)  # no text as they are
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 LONGEST_CONTEXT = 131_072  # of a model of which nothing is known
-# where an engine has to be told, and the workload has no longest request
+# where an engine has to be told a length, and not every request fits into the model's context
 SHORT_CONTEXT = 32_768
 CPU_KV_TOKENS = 16_384  # of SGLang, which would fill the node's memory
 
@@ -179,7 +184,9 @@ def experiment_text(answers: StarterAnswers, file: Path, schema: str) -> str:
 def _quoted(text: str) -> str:
     """Text that is a value of YAML whatever it contains."""
     is_plain = re.fullmatch(r"[A-Za-z][\w./@-]*|\.{1,2}/[\w./@-]*|/[\w./@-]+", text)
-    return text if is_plain else "'" + text.replace("'", "''") + "'"
+    if is_plain and text.lower() not in _WORDS_OF_YAML:
+        return text
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _head(answers: StarterAnswers, file: Path) -> list[str]:
@@ -309,12 +316,18 @@ def _lengths(answers: StarterAnswers) -> list[str]:
     if answers.gpus.is_cpu and answers.server.engine == "sglang":
         lines.append(f"  kv_cache_tokens: {CPU_KV_TOKENS}           # it would fill the memory")
     if answers.gpus.is_cpu and answers.server.engine == "tgi" and length is not None:
-        lines.append(f"  max_input_len: {length // 2}")
+        # the memory of its warm-up grows with this, so it is no longer than it has to be
+        longest_prompt = length // 2
+        if _workload(answers.workload).longer_prompts(longest_prompt):
+            longest_prompt = length - 1
+        lines.append(f"  max_input_len: {longest_prompt}")
     return lines
 
 
 def _context(answers: StarterAnswers) -> int | None:
-    """The length of context that all requests fit into; None: the model's own."""
+    """The length of context to serve: one that all requests fit into or, where the model has none
+    and the engine has to be told one, SHORT_CONTEXT. None: the model's own.
+    """
     facts = model_facts(answers.model, online=False)
     most = LONGEST_CONTEXT
     if facts is not None and facts.max_model_len is not None:
@@ -323,9 +336,11 @@ def _context(answers: StarterAnswers) -> int | None:
     needed = None
     if longest is not None:
         needed = 1 << (longest - 1).bit_length()  # the next power of two
-    if needed is None or needed > most:
-        return min(SHORT_CONTEXT, most) if answers.server.engine == "llama_cpp" else None
-    return needed
+    if needed is not None and needed <= most:
+        return needed
+    engine = answers.server.engine
+    has_to_be_told = engine == "llama_cpp" or (engine == "tgi" and answers.gpus.is_cpu)
+    return min(SHORT_CONTEXT, most) if has_to_be_told else None
 
 
 def _workload(answer: str) -> Workload:

@@ -181,3 +181,12 @@ def test_a_folder_that_is_missing_is_said_before_anything_is_asked(tmp_path: Pat
         invoke("init", str(tmp_path / "none" / "sweep.yaml"))
     with pytest.raises(click.UsageError):
         invoke("init", str(tmp_path))
+
+
+@pytest.mark.parametrize("workload", ["512/128", "1900/100", *PRESETS.names()])
+def test_tgi_on_cpus_takes_every_prompt_of_the_workload(workload: str, tmp_path: Path) -> None:
+    """Its warm-up takes memory by the longest prompt, so that is limited."""
+    options = ("--engine", "tgi", "--gpus", "cpu", "--workload", workload)
+    file = written(tmp_path, *options)
+    assert "max_input_len" in file.read_text()
+    planned(file)

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from orchestrator.base.errors import InputError
-from orchestrator.cli.starter import Gpus, experiment_name, gpus_of, server_of, slo_of, workload_of
+from orchestrator.cli.starter import (
+    Gpus,
+    StarterAnswers,
+    experiment_name,
+    experiment_text,
+    gpus_of,
+    server_of,
+    slo_of,
+    workload_of,
+)
+from orchestrator.spec.document import parse_document
 
 
 @pytest.mark.parametrize(
@@ -65,3 +77,12 @@ def test_limits_of_parts_are_refused_because_no_mix_is_written() -> None:
 def test_names_of_results_are_made_of_names_of_files() -> None:
     assert experiment_name("my sweep (2)") == "my-sweep-2"
     assert experiment_name("...") == "experiment"
+
+
+@pytest.mark.parametrize("name", ["sweep", "null", "True", "no", "1e5", "0x10", "a:b", "it's"])
+def test_a_name_stays_text_whatever_yaml_would_read(name: str) -> None:
+    answers = StarterAnswers(server_of("vllm"), name, Gpus(1, "cpu"), "512/128", None)
+    text = experiment_text(answers, Path(f"{name}.yaml"), "schema.json")
+    content = parse_document(text, "sweep.yaml").value
+    assert content["model"] == name
+    assert content["name"] == experiment_name(name)
