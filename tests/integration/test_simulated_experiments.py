@@ -11,42 +11,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.unit.cli.commands import Done, invoke
 
 FOLDER = Path(__file__).parents[2] / "experiments"
-# a few seconds each
+# seconds each; capacity takes twenty of a core
 WHOLE = (
-    *("adapters", "batch-size-knee", "chat-beside-rag", "guided", "llama70b-quantization"),
-    *("load-formats", "max-concurrency", "multi-node-405b", "offline", "quickstart-emulated"),
-    *("readers", "replicas-or-tp", "speculation", "vision", "workloads"),
+    *("adapters", "batch-size-knee", "capacity", "chat-beside-rag", "engines-8b", "guided"),
+    *("llama70b-quantization", "load-formats", "max-concurrency", "multi-node-405b", "offline"),
+    *("quickstart-emulated", "readers", "replicas-or-tp", "speculation", "vision"),
+    "workloads",
 )
 WITHOUT_ANSWER = "load-formats"  # only starts of engines show what it asks
-# at one short load; the third whole, too, with the README (tests/documentation/test_commands.py)
-SHORTENED = ("capacity", "engines-8b", "llama70b-parallelism")
+# simulated and compared with the README's commands (tests/documentation/test_commands.py)
+WITH_THE_README = ("llama70b-parallelism",)
 # what each says of its deployments, none of which the model covers
 REFUSED = {
     "quantization": "no config.json at hand",  # the demo makes its checkpoints
     "quickstart": "no figures of this CPU are known",
     "roles": "the model has no term for a router",
 }
-
-
-def shortened(name: str) -> str:
-    """The file with its first level alone, for a few seconds; a search with one deployment under
-    its first limits.
-    """
-    content: dict[str, Any] = yaml.safe_load((FOLDER / f"{name}.yaml").read_text())
-    load = content["load"]
-    if "levels" in load:
-        load |= {"warmup": "2s", "duration": "15s"}
-        load["levels"] = {control: values[:1] for control, values in load["levels"].items()}
-    else:
-        content["deployments"].pop("vary")
-        content["slos"] = dict([next(iter(content["slos"].items()))])
-    content["repeats"] = 1
-    return yaml.safe_dump(content)
 
 
 def simulated(file: Path, folder: Path, assumptions: Sequence[str] = ()) -> Done:
@@ -86,7 +70,7 @@ def points(folder: Path) -> list[Any]:
 
 def test_no_file_is_forgotten() -> None:
     names = {path.stem for path in FOLDER.glob("*.yaml")}
-    assert names == {*WHOLE, *SHORTENED, *REFUSED}
+    assert names == {*WHOLE, *WITH_THE_README, *REFUSED}
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.yaml")), ids=lambda path: path.stem)
@@ -109,14 +93,6 @@ def test_what_the_head_of_a_file_says_came_out_did_come_out(name: str, tmp_path:
     missing = [line for line in answers_of_the_head(name) if line not in printed]
     assert missing == []
     assert bool(answers_of_the_head(name)) == (name != WITHOUT_ANSWER)
-
-
-@pytest.mark.parametrize("name", SHORTENED)
-def test_a_large_file_is_simulated_at_one_short_load(name: str, tmp_path: Path) -> None:
-    file = tmp_path / f"{name}.yaml"
-    file.write_text(shortened(name))
-    simulated(file, tmp_path)
-    assert points(tmp_path)
 
 
 @pytest.mark.parametrize("name", REFUSED)
