@@ -217,6 +217,11 @@ def _notes(plan: Plan, experiment: Path, given: Assumptions) -> Iterator[str]:
             yield f"note: workload {load.workload.name!r} is not simulated: {reason}"
     for text in assumption_texts(plan.assumptions):
         yield f"note: assumed: {text}"
+    hardware = {deployment.hardware.name: deployment.hardware for deployment in plan.runnable()}
+    for name, of_class in hardware.items():
+        if of_class.weights_gb_s is not None:
+            rate = f"{of_class.weights_gb_s:g} GB/s (weights_gb_s)"
+            yield f"note: assumed: nodes of {name} read weights at {rate}"
     needed = plan.assumptions.stated()
     for name, value in given.stated().items():
         if name not in needed:

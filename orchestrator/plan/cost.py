@@ -1,7 +1,8 @@
 """What a plan needs: nodes, time, GPU hours and money.
 
 Start times are known for engines that earlier runs started. Others are estimated: START_S for
-processes, compilation and CUDA graphs, plus the time to read a node's weights at READ_BYTES_S.
+processes, compilation and CUDA graphs, plus the time to read a node's weights at the rate of its
+hardware, or at READ_BYTES_S.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ START_S = 60.0
 EMULATED_START_S = 5.0
 # bytes per second of a network volume or an ordinary disk; NVMe and page cache are faster
 READ_BYTES_S = 1e9
+MADE_WEIGHTS = "dummy"  # the load_format of weights that engines make instead of reading them
 
 
 def estimated_start_s(deployment: Deployment) -> float:
@@ -32,12 +34,23 @@ def estimated_start_s(deployment: Deployment) -> float:
         return 0.0
     if engine.emulated:
         return EMULATED_START_S
+    return START_S + _bytes_to_read(deployment) / read_bytes_s(deployment)
+
+
+def read_bytes_s(deployment: Deployment) -> float:
+    """Bytes per second at which one of its nodes reads weights."""
+    gb_s = deployment.hardware.weights_gb_s
+    return READ_BYTES_S if gb_s is None else gb_s * 1e9
+
+
+def _bytes_to_read(deployment: Deployment) -> float:
+    """Bytes of weights that the node reads that reads most."""
     starts = deployment.predicted.starts
-    bytes_of_nodes = [
-        weight_bytes(starts, role) * part.devices_per_node
-        for role, part in deployment.settings.engines.items()
-    ]
-    return START_S + max(bytes_of_nodes) / READ_BYTES_S
+    bytes_of_nodes = [0.0]
+    for role, part in deployment.settings.engines.items():
+        if part.load_format != MADE_WEIGHTS:
+            bytes_of_nodes.append(weight_bytes(starts, role) * part.devices_per_node)
+    return max(bytes_of_nodes)
 
 
 def weight_bytes(starts: Mapping[str, PredictedStart], role: str) -> float:
@@ -232,11 +245,12 @@ class PlanEstimate:
         ]
 
     def _note_on_start_times(self) -> list[str]:
-        estimates = {
-            estimated_start_s(deployment)
+        estimated = [
+            deployment
             for deployment in self.plan.runnable()
             if deployment.id not in self.known_start_s
-        }
+        ]
+        estimates = {estimated_start_s(deployment) for deployment in estimated}
         estimates.discard(0.0)
         if not estimates:
             return []
@@ -245,7 +259,13 @@ class PlanEstimate:
         if most != least:
             note += f" to {most}"
         if max(estimates) > START_S:
-            note += f", reading weights at {READ_BYTES_S / 1e9:g} GB/s"
+            rates = {
+                read_bytes_s(deployment) / 1e9
+                for deployment in estimated
+                if estimated_start_s(deployment) > START_S
+            }
+            rate = " and ".join(f"{gb_s:g}" for gb_s in sorted(rates))
+            note += f", reading weights at {rate} GB/s"
         return [note]
 
     def _titles_without_key(self) -> list[str]:

@@ -606,6 +606,13 @@ class Hardware(Strict):
         le=1e9,
         description="Memory bandwidth of one device in GB/s; overrides the catalogue.",
     )
+    weights_gb_s: float | None = Field(
+        default=None,
+        gt=0,
+        le=1e6,
+        description="GB/s at which one of these nodes reads weights, from its disk or over a "
+        "network. Starts that never ran are estimated, and simulated, with it. Default: 1.",
+    )
     cpus_per_device: float | None = Field(
         default=None,
         ge=0,

@@ -95,6 +95,20 @@ def test_what_the_head_of_a_file_says_came_out_did_come_out(name: str, tmp_path:
     assert bool(answers_of_the_head(name)) == (name != WITHOUT_ANSWER)
 
 
+def test_starts_read_weights_at_the_rate_of_the_file(tmp_path: Path) -> None:
+    done = simulated(FOLDER / f"{WITHOUT_ANSWER}.yaml", tmp_path)
+    assert "assumed: nodes of h100 read weights at 3 GB/s (weights_gb_s)" in done.stderr
+    shown = invoke("results", str(tmp_path / "results"), "--launches", "--format", "json").stdout
+    ready_s = {row["label"].split("=")[-1]: row["ready_s"] for row in json.loads(shown)}
+    formats = ("safetensors", "runai_streamer", "fastsafetensors")
+    said = re.search(r"after\n# ([0-9.]+) s, and after ([0-9.]+) s with", head_of(WITHOUT_ANSWER))
+    assert said is not None
+    assert ready_s == {
+        **dict.fromkeys(formats, pytest.approx(float(said[1]), abs=0.05)),
+        "dummy": pytest.approx(float(said[2]), abs=0.05),
+    }
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_file_of_which_nothing_is_simulated_is_refused(name: str, tmp_path: Path) -> None:
     done = simulated(FOLDER / f"{name}.yaml", tmp_path)

@@ -45,6 +45,31 @@ def test_a_start_reads_the_weights_of_a_node(judged: Callable[..., None]) -> Non
     assert estimated_start_s(over_two_nodes) == START_S + 2 * device_bytes / READ_BYTES_S
 
 
+def test_weights_are_read_at_the_rate_of_the_hardware(judged: Callable[..., None]) -> None:
+    judged(lambda settings: verdict("fits", weight_bytes=10e9))
+    hardware = {"h100": H100["h100"] | {"weights_gb_s": 4}}
+    plan = planned(
+        deployments={**grid(tensor_parallel_size=[1]), "hardware": "h100"},
+        hardware=hardware,
+        load=MINUTE,
+    )
+    (deployment,) = plan.deployments
+    assert estimated_start_s(deployment) == START_S + 2.5
+    assert PlanEstimate(plan).notes()[-1] == (
+        "engine starts are estimates: 62 s, reading weights at 4 GB/s"
+    )
+    # the rate of a disk is no other deployment
+    assert deployment.id == sized([1]).deployments[0].id
+
+
+def test_weights_that_are_made_are_not_read(judged: Callable[..., None]) -> None:
+    judged(lambda settings: verdict("fits", weight_bytes=10e9))
+    plan = sized([1], load_format="dummy")
+    (deployment,) = plan.deployments
+    assert estimated_start_s(deployment) == START_S
+    assert "reading" not in PlanEstimate(plan).notes()[-1]
+
+
 def test_endpoints_need_no_start_and_emulators_little() -> None:
     deployments = [
         {"engine": "endpoint", "url": "http://h:1", "served_model_name": "m"},
