@@ -394,13 +394,15 @@ def _hits(counts: RequestCounts, engine_side: EngineSide | None) -> dict[str, fl
         hits["cached_share"] = counts.share("cached_tokens", "cached_tokens_of")
     elif engine_side is not None and engine_side.prefix_hit_share is not None:
         hits["cached_share"] = engine_side.prefix_hit_share
-    if counts.sums["expected_hits_of"] and not _has_unexpected(counts):
+    if counts.sums["expected_hits_of"] and not _lacks_expectations(counts):
         hits["expected_cached_share"] = counts.share("expected_hits", "expected_hits_of")
     return hits
 
 
-def _has_unexpected(counts: RequestCounts) -> bool:
-    """Whether no hits can be expected of some answered requests: those of a mix's other parts."""
+def _lacks_expectations(counts: RequestCounts) -> bool:
+    """Whether nobody can say of some answered requests how many hits to expect: those of a mix's
+    other parts.
+    """
     return counts.sums["expected_hits_of"] < counts.sums["cached_tokens_of"]
 
 
@@ -447,8 +449,8 @@ def _surroundings(
 
 def _core_evidence(hosts: Sequence[HostLoad]) -> dict[str, float]:
     """How much an engine waited for cores, on the host where others took most of its CPU time; none
-    where no kernel counts it. A host on which they took less than LEAST_LOST_S counts only where
-    they took no more on any.
+    where no kernel counts it. Hosts on which others took at most LEAST_LOST_S are looked at only
+    where they are all.
     """
     losses: list[_CoreLoss] = []
     for host in hosts:
@@ -543,11 +545,14 @@ class Violations:
         return float(betaincinv(self.violated, free, 1 - VIOLATIONS_CONFIDENCE))
 
     def words(self) -> str:
-        words = (
-            f"{self.share:.1%} of the answers that were checked are not what they had to be "
-            f"({self.violated:,} of {self.checked:,}"
+        place = "" if self.part is None else f"in part {self.part!r} "
+        return (
+            f"{place}{self.share:.1%} of the answers that were checked are not what they had to be"
         )
-        return words if self.part is None else f"in part {self.part!r} {words}"
+
+    def counted(self) -> str:
+        """How many answers that are."""
+        return f"{self.violated:,} of {self.checked:,}"
 
 
 def _violations(counts: RequestCounts) -> list[Violations]:
@@ -570,8 +575,8 @@ def _violated_constraints(counts: RequestCounts) -> list[str]:
         least = violations.least_share()
         if least > MAX_VIOLATED:
             reasons.append(
-                f"the constraint was not applied: {violations.words()}: at least {least:.1%}, with "
-                f"{VIOLATIONS_CONFIDENCE:.0%} confidence)"
+                f"the constraint was not applied: {violations.words()} ({violations.counted()}: at "
+                f"least {least:.1%}, with {VIOLATIONS_CONFIDENCE:.0%} confidence)"
             )
     return reasons
 
@@ -582,8 +587,9 @@ def _notes_on_violations(counts: RequestCounts) -> list[str]:
     for violations in _violations(counts):
         if violations.share > MAX_VIOLATED >= violations.least_share():
             notes.append(
-                f"{violations.words()}): too few to tell that the constraint was not applied, for "
-                f"which more than {MAX_VIOLATED:.0%} must be beyond chance"
+                f"{violations.words()} ({violations.counted()}): too few to tell that the "
+                f"constraint was not applied, for which more than {MAX_VIOLATED:.0%} must be beyond "
+                "chance"
             )
     return notes
 
@@ -700,11 +706,11 @@ def _is_unsteady(counts: RequestCounts) -> bool:
 def _unsteady(counts: RequestCounts) -> list[str]:
     if not _is_unsteady(counts):
         return []
-    quarters = counts.open.by_quarter()
-    return [
-        "requests in flight were not steady: "
-        f"from {quarters[1]:.0f} to {quarters[3]:.0f} within the window"
-    ]
+    _, second, third, fourth = counts.open.by_quarter()
+    span = f"from {second:.0f} to {fourth:.0f}"
+    if not min(second, fourth) <= third <= max(second, fourth):
+        span = f"from {second:.0f} via {third:.0f} to {fourth:.0f}"
+    return [f"requests in flight were not steady: {span} within the window"]
 
 
 def _overload(
@@ -748,7 +754,7 @@ def _notes_on_hits(
         notes.append(without_expectation)
     if "cached_share" not in evidence or not counts.sums["expected_hits_of"]:
         return notes
-    if _has_unexpected(counts) and not counts.sums["reports_of_hits"]:
+    if _lacks_expectations(counts) and not counts.sums["reports_of_hits"]:
         return notes  # the engine's metrics do not say whose hits they count
     measured = cached_share
     if counts.sums["reports_of_hits"]:
@@ -757,9 +763,8 @@ def _notes_on_hits(
     template = counts.share("template_tokens", "expected_hits_of")
     if measured > expected + template + MAX_CACHED:
         held = "prompts of earlier runs"
-        if (
-            evidence["failed_share"] or "cut_off_share" in evidence
-        ):  # what was expected counts answered requests alone
+        # what was expected counts answered requests alone
+        if evidence["failed_share"] or "cut_off_share" in evidence:
             held += ", or of requests that failed"
         notes.append(
             f"more prompt tokens were found in the prefix cache ({measured:.1%}) than this run had "

@@ -137,6 +137,17 @@ def test_a_window_shorter_than_its_answers_is_a_note_and_no_backlog(warmup: int)
     assert ("in flight were not steady" in sentence) == ("no warm-up" in sentence) == (warmup == 0)
 
 
+def test_a_swell_within_the_window_is_said_with_its_height() -> None:
+    """Answers take 1 s, but from the tenth to the twelfth second 6 s."""
+    due_s = np.arange(400) / 20.0
+    is_slow = (due_s >= 10) & (due_s < 12)
+    reasons = verdict(table(service_s=np.where(is_slow, 6.0, 1.0))).reasons
+    (sentence,) = [reason for reason in reasons if "not steady" in reason]
+    assert sentence == (
+        "requests in flight were not steady: from 20 via 47 to 33 within the window"
+    )
+
+
 @pytest.mark.parametrize(("requests", "lost"), [(12, 0.25), (4, 0.5), (16, 0.0), (400, 0.0)])
 def test_the_throughput_that_the_end_of_a_run_costs_is_known(requests: int, lost: float) -> None:
     """Eight in flight, answers of 10 s: 12 requests take 20 s and come out as 0.6/s where 0.8/s is
