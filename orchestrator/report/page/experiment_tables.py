@@ -27,6 +27,7 @@ from orchestrator.report.page.environment import MeasuredWith, measured_with
 from orchestrator.report.selection import AnsweredExperiment, JudgedExperiment
 from orchestrator.report.shortlist_words import left_out_reasons
 from orchestrator.report.words import experiment_notes
+from orchestrator.results.validity import Validity
 
 FAILED = "failed"
 # titles of figures of analysis.launches.FIGURES
@@ -219,7 +220,9 @@ def verdict_counts(points: Iterable[StoredPoint]) -> Iterator[VerdictCount]:
 
 
 def _verdict(point: StoredPoint) -> str:
-    return point.validity if point.used_repeats or point.validity != "unmeasured" else FAILED
+    """Its validity; FAILED for a point that has no other verdict because every attempt failed."""
+    has_failed = not point.used_repeats and point.validity == Validity.UNMEASURED
+    return FAILED if has_failed else point.validity
 
 
 def _example(points: Sequence[StoredPoint]) -> str:
@@ -235,15 +238,12 @@ def _example(points: Sequence[StoredPoint]) -> str:
 
 def left_out_counts(excluded: Iterable[Excluded]) -> Iterator[LeftOutCount]:
     """How many levels or deployments are left out for each reason, the commonest first."""
-    counts = Counter(
-        (
-            each.reason,
-            each.evidence.validity
-            if each.reason is Exclusion.NOT_VALID and each.evidence is not None
-            else None,
-        )
-        for each in excluded
-    )
+    counts: Counter[tuple[Exclusion, str | None]] = Counter()
+    for each in excluded:
+        verdict = None
+        if each.reason is Exclusion.NOT_VALID and each.evidence is not None:
+            verdict = each.evidence.validity
+        counts[each.reason, verdict] += 1
     for (reason, verdict), number in counts.most_common():
         yield LeftOutCount(reason, verdict, number)
 
