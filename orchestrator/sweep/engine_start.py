@@ -344,6 +344,7 @@ class EngineStart:
         self._notes.announcer.phase(PhaseName.STOP)
         logs: dict[int, bytes] = {}  # by rank
         left_over = 0
+        # numbered before ``_release_lost`` takes replicas away, so that each keeps its number
         ranks = {id(agent): rank for rank, agent in enumerate(agents_of(self._placements))}
         try:
             self._release_lost()

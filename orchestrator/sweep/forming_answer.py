@@ -73,6 +73,13 @@ def _document(lead: Lead, leader: Deployment | None, per: Objective) -> dict[str
     return document
 
 
+def _stands_by_points(load: PlannedLoad) -> bool:
+    """Whether the standings under a load follow from the figures of points, so that those of earlier
+    sweeps must be read. Searches of rates know enough by their own claims.
+    """
+    return not load.searches or load.control == "concurrency"
+
+
 class FormingAnswer:
     """The standings of a sweep's deployments. Thread-safe.
 
@@ -103,9 +110,8 @@ class FormingAnswer:
         entered = [work for work in works if work.deployment.id in self._entrants]
         for work in entered:
             self._loads[work.deployment.id] = self._plan.loads_of(work.deployment.id)
-        has_lists = any(not load.searches for load in self._plan.loads)
         has_stored = any(work.earlier.done for work in entered)
-        if has_stored and self._slos and (has_lists or self._searches_concurrency):
+        if has_stored and self._slos and any(map(_stands_by_points, self._plan.loads)):
             self._recall(entered, store)
         for work in entered:
             self._update(work)
@@ -175,10 +181,6 @@ class FormingAnswer:
         """Note that a deployment will not be started in this sweep."""
         self._standings.remove(deployment_id)
 
-    @property
-    def _searches_concurrency(self) -> bool:
-        return any(load.searches and load.control == "concurrency" for load in self._plan.loads)
-
     def _recall(self, works: Sequence[DeploymentWork], store: Store) -> None:
         """Take in what earlier sweeps measured of these deployments."""
         work_by_id = {work.deployment.id: work for work in works}
@@ -228,8 +230,7 @@ class FormingAnswer:
         deployment_id = work.deployment.id
         workload = load.workload.name
         divisor = self._entrants[deployment_id].divisor
-        is_by_points = not load.searches or load.control == "concurrency"
-        if is_by_points and slo.name in self._unread and work.earlier.done:
+        if _stands_by_points(load) and slo.name in self._unread and work.earlier.done:
             return UNKNOWN
         if not load.searches:
             points = self._points(deployment_id, workload, slo)
