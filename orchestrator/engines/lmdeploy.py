@@ -132,8 +132,8 @@ ENGINE = Engine(
         "trust_remote_code": Flag("--trust-remote-code", "bare"),
         "hf_overrides": Flag("--hf-overrides", "json"),
         "tensor_parallel_size": Flag("--tp"),
-        # turbomind/parallel_config.py: experts are spread over dp x tp devices
         "data_parallel_size": Flag("--dp", value_from=lambda size, _: size if size > 1 else None),
+        # turbomind/parallel_config.py: experts are spread over dp x tp devices
         "enable_expert_parallel": Flag(
             "--ep", value_from=lambda on, settings: settings.world_size if on else None
         ),

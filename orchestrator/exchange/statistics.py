@@ -39,9 +39,8 @@ def filled_in(stated: Distribution | None, of_requests: Distribution | None) -> 
 
 
 def disagrees(stated: Distribution | None, of_requests: Distribution | None) -> bool:
-    """Whether the mean of a latency in ms that a file states is not the mean of its own requests.
-
-    ``stated`` has a mean.
+    """Whether the mean of a latency (ms) or length (tokens) that a file states is not that of its
+    own requests. ``stated`` has a mean.
     """
     if stated is None or of_requests is None:
         return False

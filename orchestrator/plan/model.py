@@ -563,7 +563,10 @@ class Plan(SweepRules):
         for deployment in self.deployments:
             if deployment.status != "impossible":
                 continue
-            if deployment.predicted == NOTHING_PREDICTED or deployment.unserved:
+            # A start is predicted for whatever is judged by its model's shape. No deployment is
+            # that was refused before: for its command line or its nodes.
+            was_refused_before = deployment.predicted == NOTHING_PREDICTED
+            if was_refused_before or deployment.unserved:
                 continue
             reasons = tuple(f"run all the same: {reason}" for reason in deployment.reasons)
             changed[deployment.id] = deployment.model_copy(

@@ -2,12 +2,14 @@
 
 A simulation is stored like a sweep (``orchestrator simulate``). Its figures take the place of the
 predictions in closed form: the sweep is ordered by them, its shortlist is chosen by them, and they
-are shown beside what is measured. The interval of a throughput reaches from what holds if every
-latency is longer to what holds if every latency is shorter, by the factor within which nine in ten
-predictions lie. At a request rate that is kept up with, no engine gives more tokens than are asked
-for, so there the interval is that of ``best``. A search probes no loads that would show this, so its
-claims have the interval of the closed form, as shares of the value. If a search claims nothing,
-because others hold more, the closed form is kept.
+are shown beside what is measured.
+
+The interval of a capacity: nine in ten predictions lie within a known factor. The load that holds if
+every latency is longer by this factor gives the lower end, and the load that holds if every latency
+is shorter gives the upper end. At each of these loads the throughput is as uncertain as ``best``
+shows it (``StoredPoint.throughput_by_model``). A search does not probe those loads, so its claims
+have the interval of the closed form, as shares of the value. If a search claims nothing, because
+others hold more, the closed form is kept.
 """
 
 from __future__ import annotations

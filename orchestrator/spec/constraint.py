@@ -47,7 +47,9 @@ ConstraintForms = Mapping[ConstraintKind, ConstraintForm]
 ToolChoice = Literal["auto", "none", "required", "named"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # compared by identity: requests share
+@dataclass(
+    frozen=True, slots=True, eq=False
+)  # compared by identity: many requests have the same object
 class Constraint:
     """What one answer must be. Of ``schema``, ``regex`` and ``choices`` the one of its ``kind`` is
     given.
