@@ -563,8 +563,8 @@ class Plan(SweepRules):
         for deployment in self.deployments:
             if deployment.status != "impossible":
                 continue
-            # A start is predicted for whatever is judged by its model's shape. No deployment is
-            # that was refused before: for its command line or its nodes.
+            # A prediction comes of judging the model's shape, which is done after the other checks:
+            # what was refused for its command line, its nodes or a missing file has none.
             was_refused_before = deployment.predicted == NOTHING_PREDICTED
             if was_refused_before or deployment.unserved:
                 continue

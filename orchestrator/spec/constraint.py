@@ -47,9 +47,8 @@ ConstraintForms = Mapping[ConstraintKind, ConstraintForm]
 ToolChoice = Literal["auto", "none", "required", "named"]
 
 
-@dataclass(
-    frozen=True, slots=True, eq=False
-)  # compared by identity: many requests have the same object
+# without __eq__: requests share one object, so its identity tells constraints apart
+@dataclass(frozen=True, slots=True, eq=False)
 class Constraint:
     """What one answer must be. Of ``schema``, ``regex`` and ``choices`` the one of its ``kind`` is
     given.
