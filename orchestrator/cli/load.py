@@ -214,6 +214,11 @@ OTHER_NAMES = {
     help="Open loop: send at the times of this file.",
 )
 @click.option(
+    "--spread",
+    metavar="TIME",
+    help="Of --trace: how far its time stamps are apart, as 1s; requests of one are spread over it.",
+)
+@click.option(
     "--speed-up",
     type=_FACTOR,
     metavar="FACTOR",

@@ -67,7 +67,7 @@ _NO_SEARCH_OF_LENGTHS = ("speed_up", "max_errors")
 # options that say what is sent, which --workload and --preset say, too
 _WHAT_IS_SENT = (
     *("input_tokens", "shared_prefix", "turns", "think_time", "prompts", "dataset"),
-    *("output_tokens", "trace", "adapter", "images", "json_schema", "regex", "choice"),
+    *("output_tokens", "trace", "spread", "adapter", "images", "json_schema", "regex", "choice"),
 )
 # options that change requests and have no place in an experiment
 _SENT = ("model", "endpoint", "headers", "extra_body", "natural_lengths")
@@ -78,6 +78,7 @@ _NEEDS = {  # option -> the option without which it changes nothing
     "images": "input_tokens",
     "think_time": "turns",
     "speed_up": "trace",
+    "spread": "trace",
     "budget": "find_capacity",
     "precision": "find_capacity",
     "name": "results",
@@ -109,6 +110,7 @@ class LoadOptions:
     budget: str | None
     precision: float | None
     trace: str | None
+    spread: str | None
     speed_up: float | None
     arrivals: str | None
     max_in_flight: int | None
@@ -711,6 +713,7 @@ def _trace_workload(options: LoadOptions, trace: str, refused: Problems) -> Work
         api=_api_of_workload(options),
         kind="trace",
         trace=_path(trace),
+        spread=options.spread,
     )
 
 
@@ -892,6 +895,8 @@ def _workload_of_prompts(
 
 def _check_needs(options: LoadOptions, problems: list[Problem]) -> None:
     """Reports options without the one to which they belong."""
+    if options.trace and options.spread and not _is_trace_of_lengths(options.trace):
+        problems.append(Problem("--spread is for published traces of lengths: leave it out"))
     for name, needed in _NEEDS.items():
         if options.is_given(name) and not getattr(options, needed):
             problems.append(Problem(f"{_flag(name)} is for {_flag(needed)}"))

@@ -26,7 +26,16 @@ OTHER_NAMES = {
 _SAME = (
     *("api", "api_key_env", "arrivals", "budget", "clients", "concurrency", "duration", "images"),
     *("input_tokens", "max_in_flight", "model", "output_tokens", "precision", "prompts"),
-    *("request_timeout", "requests", "seed", "speed_up", "think_time", "tokenizer", "trace"),
+    *(
+        "request_timeout",
+        "requests",
+        "seed",
+        "speed_up",
+        "spread",
+        "think_time",
+        "tokenizer",
+        "trace",
+    ),
     *("turns", "warmup"),
     *("choice", "json_schema", "regex"),
 )

@@ -242,8 +242,8 @@ class TraceWorkload(Workload):
             per_stamp = rows.requests / max(rows.distinct_times, 1)
             if rows.distinct_times < FEW_TIMES * rows.requests:
                 notes.append(
-                    f"{per_stamp:.1f} requests have each time stamp: give 'spread', how far the "
-                    "stamps are apart, or they are sent as bursts that nobody sent"
+                    f"{per_stamp:.1f} requests have each time stamp: give 'spread' (--spread of "
+                    "load), how far the stamps are apart, or they are sent as bursts that nobody sent"
                 )
         return notes
 

@@ -42,6 +42,7 @@ from orchestrator.workloads.file import FileWorkload
 from orchestrator.workloads.hub import HubDataset
 from orchestrator.workloads.kind import stream
 from orchestrator.workloads.random_values import draw
+from orchestrator.workloads.trace import TraceWorkload
 from tests.harness import MODEL
 from tests.unit.workloads import traces
 
@@ -833,6 +834,25 @@ def test_what_does_not_go_with_a_published_trace_is_a_problem(
     (tmp_path / "t").write_text(traces.MOONCAKE)
     _, problems = asked("--trace", str(tmp_path / "t"), *options)
     assert any(message in problem for problem in problems)
+
+
+def test_requests_of_one_time_stamp_are_spread_where_asked(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(BURST)
+    rate = ("--trace", str(tmp_path / "t.csv"), "--spread", "2s")
+    for options in (rate, (*rate, "--rate", "4", "--arrivals", "trace")):
+        made, problems = asked(*options)
+        assert problems == []
+        [load] = planned(made).loads
+        assert isinstance(load.workload, TraceWorkload)
+        assert load.workload.spread == 2.0
+
+
+def test_a_spread_is_for_published_traces_of_lengths_alone(tmp_path: Path) -> None:
+    (tmp_path / "times.txt").write_text("0\n0.5\n2\n")
+    options = (*LENGTHS, "--trace", str(tmp_path / "times.txt"), "--spread", "1s")
+    assert asked(*options)[1] == ["--spread is for published traces of lengths: leave it out"]
+    _, [problem] = asked(*LENGTHS, "--rate", "1", "--spread", "1s", "--requests", "9")
+    assert problem == "--spread is for --trace"
 
 
 WORKLOADS_FILE = """
