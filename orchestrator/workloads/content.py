@@ -209,10 +209,10 @@ class TextSlices:
         """Where to begin, so that no more than MOST_FILLED tokens are missing, if that can be; else
         where the fewest are.
         """
-        best_cut = 0
+        best_cut = int(self._text.begins[0])
         fewest_missing = tokens + 1
         for _ in range(MOST_CORRECTIONS):
-            cut = int(rng.integers(len(self._text.places)))
+            cut = int(self._text.begins[rng.integers(len(self._text.begins))])
             missing = tokens - self._text.longest_slice(cut, tokens).tokens
             if missing < fewest_missing:
                 best_cut = cut

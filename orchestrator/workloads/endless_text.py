@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -26,6 +27,7 @@ PIECE_CHARACTERS = 100_000  # encoded at a time, because an encoding takes a hun
 SECTION_CHARACTERS = 1_000_000  # encoded by one thread: a second of a core
 AROUND_CHARACTERS = 5_000  # encoded on both sides of where a section is to begin
 MOST_TOKENS_BETWEEN = 8  # two words at the mean; where there are more, texts are cut within words
+LEAST_SPACES = 4  # where one word in so many follows a space, slices begin with these alone
 _CJK_STOPS = "\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f"
 # the white space before a word, and in scripts without white space the beginning of a clause
 _WORD_BEGINS = re.compile(rf"(?<!\s)\s+(?=\S)|(?<=[{_CJK_STOPS}])(?=[^\s{_CJK_STOPS}])")
@@ -43,7 +45,7 @@ class TextSlice:
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EndlessText:
     """A text that begins again after its end.
 
@@ -104,6 +106,18 @@ class EndlessText:
             int(cuts.tokens_before[after_round] - cuts.tokens_before[first]),
         )
 
+    @cached_property
+    def begins(self) -> Places:
+        """The numbers of the places where slices begin: those at a space, because templates of chats
+        cut off a line break before a message or join it with their own, unless these are so few
+        that slices would be alike.
+        """
+        at = self.places % np.int32(len(self.text))
+        spaces = np.flatnonzero(_are_spaces(self.text, at)).astype(np.int32)
+        if len(spaces) * LEAST_SPACES >= len(self.places):
+            return spaces
+        return np.arange(len(self.places), dtype=np.int32)
+
     def longest_slice(self, cut: int, most_tokens: int) -> TextSlice:
         """The longest slice with at most so many tokens, empty if there is none. ``cut``: the
         number of the place where it begins.
@@ -144,6 +158,17 @@ class _Cuts:
         is_before = self.places < end
         return _Cuts(self.places[is_before], self.tokens_before[is_before])
 
+    def to_a_space(self, text: str) -> _Cuts:
+        """Those up to the last one at a space, where the next piece of a text is to begin: some
+        tokenizers put a token before a text that begins with anything else. All of them where none
+        is at a space.
+        """
+        spaces = np.flatnonzero(_are_spaces(text, self.places))
+        if not spaces.size:
+            return self
+        end = int(spaces[-1]) + 1
+        return _Cuts(self.places[:end], self.tokens_before[:end])
+
 
 def token_ids(
     tokenizer: Any,
@@ -178,7 +203,9 @@ class _Encoder:
             words = _word_begins(window, around // 2, around + around // 2)
             cuts = _cuts_at(self._encoded(window).offsets, words)
             if cuts.places.size:
-                begins.append(middle - around + int(cuts.places[0]))
+                spaces = cuts.places[_are_spaces(window, cuts.places)]
+                first = spaces[0] if spaces.size else cuts.places[0]
+                begins.append(middle - around + int(first))
         return begins
 
     def ids(self, begins: Sequence[int]) -> NDArray[np.int32]:
@@ -234,6 +261,7 @@ class _Encoder:
             if not cuts.places.size:
                 size *= 2
                 continue
+            cuts = cuts.to_a_space(piece)
             pieces.append(np.array(encoding.ids[: cuts.tokens_before[-1]], np.int32))
             begin += int(cuts.places[-1])
             size = self.piece_characters
@@ -256,6 +284,8 @@ class _Encoder:
                 candidates = wanted[first:last] - np.int32(of_piece)
             offsets = self._encoded(text[begin:end]).offsets
             found = _cuts_at(offsets, candidates).before(end - begin - margin)
+            if end < len(text):
+                found = found.to_a_space(text[begin:end])
             if found.places.size:
                 cuts.append(found.moved(begin, tokens_before))
             if end == len(text):
@@ -298,6 +328,11 @@ def _in_threads(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
 def _word_begins(text: str, begin: int = 0, end: int = sys.maxsize) -> Places:
     matches = _WORD_BEGINS.finditer(text, begin, end)
     return np.fromiter((match.start() for match in matches), np.int32)
+
+
+def _are_spaces(text: str, places: Places) -> NDArray[np.bool_]:
+    """Whether there is a space at each place, and no line break."""
+    return np.fromiter((text[place] == " " for place in places.tolist()), np.bool_, len(places))
 
 
 def _cuts_at(offsets: Sequence[tuple[int, int]], wanted: Places | None) -> _Cuts:

@@ -152,3 +152,41 @@ def test_a_single_word_is_repeated() -> None:
     tokens = count(GPT_2, " sleeps")
     assert endless.longest_slice(0, 3 * tokens).text == " sleeps sleeps sleeps"
     assert endless.longest_slice(0, tokens - 1).text == ""
+
+
+# as Llama 2: a text that begins with anything but a space gets the sign of one before it
+SENTENCE_PIECE = Tokenizer(models.BPE())
+SENTENCE_PIECE.pre_tokenizer = pre_tokenizers.Sequence(
+    [
+        pre_tokenizers.Metaspace(prepend_scheme="first", split=True),
+        pre_tokenizers.Split(Regex(r"\n"), "isolated"),
+    ]
+)
+SENTENCE_PIECE.train_from_iterator(
+    [PROSE], trainers.BpeTrainer(vocab_size=300, show_progress=False)
+)
+
+
+@pytest.mark.parametrize("section_characters", [150, 1_000_000])
+def test_a_token_that_is_put_before_a_line_break_is_none_of_the_text(
+    section_characters: int,
+) -> None:
+    assert count(SENTENCE_PIECE, "\nThen") == count(SENTENCE_PIECE, "\n") + 1
+    whole = EndlessText.of(SENTENCE_PIECE, PROSE)
+    in_pieces = EndlessText.of(SENTENCE_PIECE, PROSE, 64, section_characters)
+    assert in_pieces.places.tolist() == whole.places.tolist()
+    assert in_pieces.tokens_before.tolist() == whole.tokens_before.tolist()
+    text = f" {PROSE.strip()}"
+    ids = token_ids(SENTENCE_PIECE, text, 64, section_characters).tolist()
+    assert ids == SENTENCE_PIECE.encode(text).ids
+
+
+def test_slices_begin_with_a_space_where_the_text_has_enough_of_them() -> None:
+    endless = EndlessText.of(SENTENCE_PIECE, PROSE)
+    assert 0 < len(endless.begins) < len(endless.places)
+    for cut in endless.begins.tolist():
+        piece = endless.longest_slice(cut, 40)
+        assert piece.text.startswith(" ")
+        assert count(SENTENCE_PIECE, piece.text) == piece.tokens
+    lines = EndlessText.of(GPT_2, PROSE.replace(" ", "\n"))
+    assert len(lines.begins) == len(lines.places)
