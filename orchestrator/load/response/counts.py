@@ -1,4 +1,8 @@
-"""Token counts, and the times of chunks, from what a wire read of a stream."""
+"""Token counts, and the times of chunks, from what a wire read of a stream.
+
+This is done for every answer, and most are short: what numpy does in one call of C (slices,
+``count_nonzero``) takes a third of the time of ``diff``, ``any`` or ``sum``.
+"""
 
 from __future__ import annotations
 
@@ -69,9 +73,10 @@ def count_tokens(
     first_answer_ns = _first_answer_ns(parsed.thoughts, events)
     if first_answer_ns is not None:
         record.first_answer_ns = first_answer_ns - start_ns
-    # a read counts once, however many events share it: with its second event
-    is_third_or_later = shares_read[1:] & shares_read[:-1]
-    request.coalesced_reads = shared_reads - int(np.count_nonzero(is_third_or_later))
+    if shared_reads:
+        # a read counts once, however many events share it: with its second event
+        is_third_or_later = shares_read[1:] & shares_read[:-1]
+        request.coalesced_reads = shared_reads - int(np.count_nonzero(is_third_or_later))
     chunks = _chunks(content_ns, np.abs(events.tokens[events.has_content]), tokens_per_step)
     record.chunks = len(chunks.at_ns)
     record.coalesced_chunks = chunks.coalesced
@@ -80,7 +85,7 @@ def count_tokens(
     tokens_per_chunk = None  # unknown, or one each
     if parsed.source is not None or _is_one_token_each(record, content_events):
         record.first_chunk_tokens = int(min(chunks.tokens[0], MOST_COUNTED))
-        if (chunks.tokens != 1).any():
+        if np.count_nonzero(chunks.tokens != 1):
             capped = np.minimum(chunks.tokens, MAX_CHUNK_TOKENS)
             tokens_per_chunk = array("h", capped.astype(np.int16).tobytes())
     request.gaps = TokenGaps(record.request_index, _gaps_us(chunks.at_ns), tokens_per_chunk)
@@ -93,20 +98,22 @@ def _timed_events(request: InFlight, running_source: str) -> TimedEvents:
     """
     parsed = request.parsed
     assert len(parsed.tokens) == len(request.event_ns), "one count and one instant for every event"
-    at_ns = np.frombuffer(request.event_ns, np.int64)
-    if request.done_marker_ns is not None:
-        _drop_late(parsed.tokens, at_ns, request.done_marker_ns)
+    event_ns = np.frombuffer(request.event_ns, np.int64)
+    order = event_ns.argsort(kind="stable")
+    at_ns = event_ns[order]
+    done_ns = request.done_marker_ns
+    if done_ns is not None and at_ns.size and at_ns[-1] > done_ns:
+        _drop_late(parsed.tokens, event_ns, done_ns)
     parsed.settle(running_source)
-    order = np.argsort(at_ns, kind="stable")
     tokens = np.array(parsed.tokens, np.int64)[order]
-    return TimedEvents(order, at_ns[order], tokens, tokens != 0)
+    return TimedEvents(order, at_ns, tokens, tokens != 0)
 
 
-def _drop_late(tokens: list[int], at_ns: Ints, done_ns: int) -> None:
+def _drop_late(tokens: list[int], event_ns: Ints, done_ns: int) -> None:
     """Removes the tokens of events that came after the [DONE] and were counted without being
     decoded.
     """
-    for event in np.flatnonzero(at_ns > done_ns):
+    for event in np.flatnonzero(event_ns > done_ns):
         tokens[event] = 0
 
 
@@ -190,10 +197,10 @@ def _chunks(at_ns: Ints, tokens: Ints, tokens_per_step: int) -> Chunks:
     Events form a lump where hardly any time lies between them. A lump of at most as many tokens as
     the engine makes in one step is that step: it is one chunk, complete with its last event.
     """
-    gaps_ns = np.diff(at_ns)
-    tenth_of_mean_gap_ns = gaps_ns.sum() / (10 * max(gaps_ns.size, 1))
+    gaps_ns = at_ns[1:] - at_ns[:-1]
+    tenth_of_mean_gap_ns = (at_ns[-1] - at_ns[0]) / (10 * max(gaps_ns.size, 1))
     is_apart = gaps_ns > min(LUMP_NS, tenth_of_mean_gap_ns)
-    if is_apart.all():
+    if np.count_nonzero(is_apart) == gaps_ns.size:
         return Chunks(at_ns, tokens, 0)
     starts_lump = np.concatenate(([True], is_apart))
     ends_lump = np.concatenate((is_apart, [True]))

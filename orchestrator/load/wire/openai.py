@@ -8,7 +8,7 @@ count per event is unknown. An event with text is content, whatever is counted.
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
@@ -32,16 +32,6 @@ from orchestrator.workloads.kind import Message, Prompt
 _ANSWER_FIELDS = ("content", "refusal")
 # where a server puts its reasoning, and lists of parts of it
 _THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking", "reasoning_details")
-
-
-class Piece(NamedTuple):
-    """The new text of a choice. ``is_thought``: it is reasoning, no part of the answer."""
-
-    text: str
-    is_thought: bool = False
-
-
-_NO_TEXT = Piece("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,16 +115,26 @@ def _read(event: dict[str, Any], parsed: Parsed) -> None:
     """Adds an event with choices or usage. What is absent, null or empty holds nothing."""
     choices = event.get("choices")
     usage = event.get("usage")
-    _refuse_error(event, parsed)
+    # this question takes a third of the time of the call, and nearly all events answer it with no
+    if "error" in event or event.get("object") == "error" or "type" in event:
+        _refuse_error(event, parsed)
     if not choices:
         read_usage(usage, parsed)
         parsed.tokens.append(0)
         return
-    choice = choices[0] if isinstance(choices, list) else choices
-    if not isinstance(choice, dict | None) or not isinstance(choices, list):
+    if isinstance(choices, list) and isinstance(choices[0], dict):
+        _read_choice(choices[0], usage, parsed)
+    else:
+        _read_odd_choices(choices, usage, parsed)
+
+
+def _read_odd_choices(choices: Any, usage: Any, parsed: Parsed) -> None:
+    """Reads choices of another form than this API's, as far as they can be read. A null in place of
+    a choice holds nothing.
+    """
+    if not isinstance(choices, list) or choices[0] is not None:
         parsed.garbage = parsed.garbage or f"not choices of this API: {str(choices)[:1_000]}"
-    if not isinstance(choice, dict):
-        choice = {}
+    choice = choices if isinstance(choices, dict) else {}
     _read_choice(choice, usage, parsed)
 
 
@@ -145,9 +145,12 @@ def _read_choice(choice: dict[str, Any], usage: Any, parsed: Parsed) -> None:
     if reason:
         parsed.finish(reason)
     ids = token_ids(choice.get("token_ids"))
-    piece = _piece(choice)
-    has_text = piece.text != ""
-    if piece.is_thought:
+    answer = _answer(choice)
+    thought = "" if answer else _thought(choice)
+    if not answer and not thought:
+        answer = _calls(choice)
+    has_text = answer != "" or thought != ""
+    if thought:
         parsed.thoughts.append(len(parsed.tokens))
     if usage:
         parsed.add_total(read_usage(usage, parsed), has_text, _may_hold_back(choice))
@@ -157,7 +160,7 @@ def _read_choice(choice: dict[str, Any], usage: Any, parsed: Parsed) -> None:
     else:
         tokens = UNKNOWN if has_text else 0
     if parsed.texts is not None:
-        _collect(piece, ids, choice.get("logprobs"), parsed)
+        _collect(answer, thought, ids, choice.get("logprobs"), parsed)
     parsed.tokens.append(tokens)
 
 
@@ -168,36 +171,49 @@ def _refuse_error(part: dict[str, Any], parsed: Parsed) -> None:
         refuse(part, message, parsed)
 
 
-def _piece(choice: dict[str, Any]) -> Piece:
-    """New text: answer, refusal, reasoning or tool call, the first that is there. A role is no
-    content.
+def _answer(choice: dict[str, Any]) -> str:
+    """New text of the answer, or of a refusal. Empty where a choice holds something else, such as a
+    role.
     """
     value = choice.get("text")
     if value:
         text = value if isinstance(value, str) else text_of(value)
         if text:
-            return Piece(text)
+            return text
     delta = choice.get("delta")
     if not isinstance(delta, dict):
-        return Piece(text_of(delta))
-    for name in _ANSWER_FIELDS:
-        value = delta.get(name)
-        if value:
-            text = text_of(value)
-            if text:
-                return Piece(text)
-    for name in _THOUGHT_FIELDS:
-        value = delta.get(name)
-        if value:
-            text = text_of(value)
-            if text:
-                return Piece(text, is_thought=True)
+        return text_of(delta)
+    return _first_text(delta, _ANSWER_FIELDS)
+
+
+def _thought(choice: dict[str, Any]) -> str:
+    """New text of the reasoning."""
+    delta = choice.get("delta")
+    return _first_text(delta, _THOUGHT_FIELDS) if isinstance(delta, dict) else ""
+
+
+def _calls(choice: dict[str, Any]) -> str:
+    """New text of tool calls."""
+    delta = choice.get("delta")
+    if not isinstance(delta, dict):
+        return ""
     calls = delta.get("tool_calls") or delta.get("function_call")
     if not calls:
-        return _NO_TEXT
+        return ""
     if not isinstance(calls, list):
         calls = [calls]
-    return Piece("".join(map(_call_text, calls)))
+    return "".join(map(_call_text, calls))
+
+
+def _first_text(delta: dict[str, Any], names: Iterable[str]) -> str:
+    """The text of the first of these fields that holds any."""
+    for name in names:
+        value = delta.get(name)
+        if value:
+            text = text_of(value)
+            if text:
+                return text
+    return ""
 
 
 def _call_text(call: Any) -> str:
@@ -223,15 +239,18 @@ def _may_hold_back(choice: dict[str, Any]) -> bool:
     return not (isinstance(delta, dict) and delta.get("role"))
 
 
-def _collect(piece: Piece, ids: list[int] | None, logprobs: Any, parsed: Parsed) -> None:
+def _collect(
+    answer: str, thought: str, ids: list[int] | None, logprobs: Any, parsed: Parsed
+) -> None:
     """Collects the reply. ``logprobs``: of completions, an object with a list of numbers; of chat,
     and with llama.cpp, one with an object per token.
     """
     assert parsed.texts is not None
-    if piece.text:
-        parsed.texts.append(piece.text)
-    if piece.text and not piece.is_thought:
-        parsed.answer_texts.append(piece.text)
+    if answer:
+        parsed.texts.append(answer)
+        parsed.answer_texts.append(answer)
+    elif thought:
+        parsed.texts.append(thought)
     if not isinstance(logprobs, dict):
         logprobs = {}
     content = logprobs.get("content")
