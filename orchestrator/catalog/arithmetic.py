@@ -18,7 +18,7 @@ def attention_pair_flops(shape: Shape) -> PairFlops:
     """A product with the key, and one with the value. MLA decodes in its latent space (absorbed)
     and prefills in its heads.
     """
-    if not shape.mla:
+    if not shape.has_latent_attention:
         flops = 4.0 * shape.head_dim
         return PairFlops(flops, flops)
     return PairFlops(

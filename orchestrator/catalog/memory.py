@@ -336,7 +336,7 @@ def kv_bytes_per_token(
 
 def _kv_elements(shape: Shape, settings: EngineSettings) -> int:
     """Elements that one token adds to the cache of one layer on a rank."""
-    if shape.mla:
+    if shape.has_latent_attention:
         return shape.kv_lora_rank + shape.qk_rope_head_dim
     heads = max(1, shape.num_key_value_heads // settings.tensor_parallel_size)
     return 2 * heads * shape.head_dim

@@ -420,7 +420,7 @@ class Shape:
         return self.mlps.count("moe")
 
     @property
-    def mla(self) -> bool:
+    def has_latent_attention(self) -> bool:
         """Whether attention is multi-head latent attention: the KV cache has one latent per token,
         and no keys and values.
         """
@@ -463,7 +463,7 @@ def count(shape: Shape, family: Family) -> Parameters:
         norms=norms * hidden * (2 if family.norm_bias else 1),
         lm_head=head,
         kv_projection=_kv_projection(shape),
-        latents=_attention_layers(shape) * _latents(shape) if shape.mla else 0,
+        latents=_attention_layers(shape) * _latents(shape) if shape.has_latent_attention else 0,
         routers=routers,
     )
 
@@ -476,7 +476,7 @@ def _attention_layers(shape: Shape) -> int:
 def _mixer_parameters(shape: Shape, family: Family) -> int:
     """Parameters of attention, and of layers that mix tokens without it."""
     layers = Counter(shape.mixers)
-    attention = _mla(shape) if shape.mla else _attention(shape, family)
+    attention = _mla(shape) if shape.has_latent_attention else _attention(shape, family)
     global_attention = _attention(shape.of_global, family)
     if shape.attention_k_eq_v:
         global_attention -= _key_projection(shape.of_global)  # values are keys
@@ -496,7 +496,7 @@ def _key_projection(shape: Shape) -> int:
 
 def _kv_projection(shape: Shape) -> int:
     """Projections to keys and values; those to the latents of MLA are counted apart."""
-    if shape.mla:
+    if shape.has_latent_attention:
         return 0
     of_attention = 2 * _attention_layers(shape) * _key_projection(shape)
     projections = 1 if shape.attention_k_eq_v else 2

@@ -504,7 +504,7 @@ def _modules(shape: Shape) -> Iterator[_Module]:
 def _mixers(shape: Shape) -> dict[str, _Mixer]:
     """The mixer of each kind in ``Shape.mixers``."""
     hidden = shape.hidden_size
-    attention = _latent_attention(shape) if shape.mla else _plain_attention(shape)
+    attention = _latent_attention(shape) if shape.has_latent_attention else _plain_attention(shape)
     values = shape.linear_num_value_heads * shape.linear_value_head_dim
     keys = shape.linear_num_key_heads * shape.linear_key_head_dim
     linear = {

@@ -245,7 +245,7 @@ def _decode_step_tokens(settings: EngineSettings, graph_sequences: int) -> int:
 
 def _prefill_graphs_mib(settings: EngineSettings, facts: ModelFacts, chunk: int) -> int:
     """MiB for the graphs of prefills up to a chunk."""
-    if facts.shape.mla:
+    if facts.shape.has_latent_attention:
         reserved_mib = 1536
     else:
         sizes = [*PREFILL_GRAPHS, *range(4608, chunk + 1, 512)]

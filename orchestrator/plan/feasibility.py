@@ -270,7 +270,11 @@ def _is_padded(case: FeasibilityCase, name: str) -> bool:
 def _kv_heads(case: FeasibilityCase) -> Findings:
     heads = case.facts.shape.num_key_value_heads
     ranks = _attention_ranks(case)
-    if not case.rules.heads_divisible or case.facts.shape.mla or heads % ranks == 0:
+    if (
+        not case.rules.heads_divisible
+        or case.facts.shape.has_latent_attention
+        or heads % ranks == 0
+    ):
         return
     setting = f"tensor_parallel_size={ranks}"
     if not case.rules.repeats_kv_heads:
@@ -490,7 +494,7 @@ def _quantized_widths(case: FeasibilityCase, stored: Quantization) -> dict[str, 
     for name, divided in _mlp_widths(case).items():
         if stored.share(PART_OF_WIDTH[name]) and not _is_padded(case, name):
             widths[name] = divided
-    if stored.share("attention") and shape.num_attention_layers and not shape.mla:
+    if stored.share("attention") and shape.num_attention_layers and not shape.has_latent_attention:
         ranks = _attention_ranks(case)
         width = shape.num_attention_heads * shape.head_dim
         widths["attention width"] = DividedWidth(width, ranks)
@@ -548,7 +552,7 @@ def _has_kernels_everywhere(rules: ModelRules, keys: tuple[str, str], capability
 def _sparse_attention(case: FeasibilityCase) -> Findings:
     least_capability = case.rules.sparse_capability
     shape = case.facts.shape
-    if not least_capability or not (shape.mla and shape.index_n_heads):
+    if not least_capability or not (shape.has_latent_attention and shape.index_n_heads):
         return
     device = case.device
     if device is None or device.capability is None:
