@@ -35,7 +35,7 @@ _TLS_HINT = "is its certificate trusted here (AWS_CA_BUNDLE), and does it speak 
 # Words of errors that no second try mends -> what to look at
 _LASTING_ERRORS = {
     "resolve host": "is its name right, and is there a network?",
-    "NO_SUCH_BUCKET": "is the bucket's name right?",
+    "NO_SUCH_BUCKET": "is the bucket's name right? It is not created for you",
     "ACCESS_DENIED": "are there credentials, and may they use it?",
     "INVALID_ACCESS_KEY": "are the credentials right?",
     "SIGNATURE_DOES_NOT_MATCH": "are the credentials right?",
@@ -143,7 +143,7 @@ def _problem_of(location: Location, limit_s: float) -> str | None:
     except InputError as error:
         return str(error)
     except OSError as error:
-        hint = _hint(error)
+        hint = hint_of(error)
         if hint is None and _UNREACHED in str(error):
             hint = _UNREACHED_HINT
         if hint is not None:
@@ -155,7 +155,7 @@ def _one_line(error: OSError) -> str:
     return " ".join(str(error).split())
 
 
-def _hint(error: OSError) -> str | None:
+def hint_of(error: OSError) -> str | None:
     """What to look at, for an error that no second try mends; None for other errors."""
     text = _one_line(error)
     for words, hint in _LASTING_ERRORS.items():
@@ -165,7 +165,7 @@ def _hint(error: OSError) -> str | None:
 
 
 def _is_worth_another_try(error: BaseException) -> bool:
-    return isinstance(error, OSError) and _hint(error) is None
+    return isinstance(error, OSError) and hint_of(error) is None
 
 
 def parse_location(uri: str) -> Location:

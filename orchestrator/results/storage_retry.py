@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from orchestrator.base.errors import ResultsError
 from orchestrator.base.retry import RetryPolicy, retried
+from orchestrator.results.location import hint_of
 
 T = TypeVar("T")
 _FINAL = (
@@ -301,6 +302,10 @@ class _Tries:
         """Completes ``text`` when the call is not tried again after this error. ``Patience`` gets
         it too where only the time was up: then the whole run ends for this reason.
         """
+        hint = None if self.retry.is_local else hint_of(error)
+        if hint is not None and not self.is_passing(error):
+            self.text = f"{self.what} failed: {error}; {hint}"
+            return
         if self.is_passing(error) and self.patience.limit_s:
             self.text = f"the {self.patience.of} refused for {self.refused_s:.0f} s: {self.text}"
             self.patience.given_up = self.text

@@ -71,12 +71,20 @@ def test_a_call_that_succeeds_at_last_returns_its_result() -> None:
     assert Retry(sleep=no_pause).run("reading it", Refusing(2, busy()), Patience()) == "content"
 
 
-@pytest.mark.parametrize("words", ["ACCESS_DENIED", "NO_SUCH_BUCKET", "PermissionDenied"])
-def test_an_answer_that_cannot_change_is_not_asked_for_again(words: str) -> None:
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("ACCESS_DENIED", "are there credentials"),
+        ("NO_SUCH_BUCKET", "is the bucket's name right?"),
+        ("PermissionDenied", "are there credentials"),
+    ],
+)
+def test_an_answer_that_cannot_change_is_not_asked_for_again(words: str, hint: str) -> None:
     call = Refusing(math.inf, OSError(f"AWS Error {words}"))
-    with pytest.raises(ResultsError, match=words):
+    with pytest.raises(ResultsError) as caught:
         Retry(sleep=no_pause).run("writing it", call, Patience())
     assert call.calls == 1
+    assert str(caught.value).startswith(f"writing it failed: AWS Error {words}; {hint}")
 
 
 def test_a_missing_file_is_an_answer_and_no_refusal() -> None:
