@@ -17,6 +17,7 @@ from orchestrator.spec.document import nearest
 from orchestrator.spec.experiment import Experiment, Load
 from orchestrator.spec.load import Arrivals, Level, LoadRules, Scale, Workload
 from orchestrator.spec.mixes import measured
+from orchestrator.workloads.file import FileWorkload
 
 STEADY = ("constant", "poisson", "gamma")  # arrivals with a constant rate
 # Keys of ``load`` that only capacity searches use.
@@ -207,6 +208,10 @@ def _check_arrivals(
 
 def _check_skipped_entries(experiment: Experiment, workload: Workload) -> None:
     """Reports prompts of which some entries are skipped, where a file of times has all entries."""
+    if isinstance(workload, FileWorkload) and workload.keep is not None:
+        message = f"{workload.name!r}: 'keep' leaves out entries of its prompts"
+        hint = "leave it out, else the entries after them are sent at the wrong times"
+        experiment.problems.add(("load", "arrivals"), message, hint)
     skipped = workload.left_out()
     if not skipped:
         return

@@ -110,6 +110,17 @@ class Keep(Strict):
         default=None, description="Fewest and most tokens of both together, as `[5, 8192]`."
     )
 
+    def holds(self, prompt_tokens: int, answer_tokens: int) -> bool:
+        """Whether the lengths of a request lie within the bounds."""
+        for bounds, tokens in (
+            (self.input_tokens, prompt_tokens),
+            (self.output_tokens, answer_tokens),
+            (self.total_tokens, prompt_tokens + answer_tokens),
+        ):
+            if bounds is not None and not bounds[0] <= tokens <= bounds[1]:
+                return False
+        return True
+
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         for name in type(self).model_fields:

@@ -12,8 +12,9 @@ from orchestrator.base.arrays import Floats
 from orchestrator.base.grouping import values_by_key
 from orchestrator.spec.load import Workload
 from orchestrator.workloads.adapters import adapters_of
+from orchestrator.workloads.file import FileRequests
 from orchestrator.workloads.kind import Message, Prompt, Prompter, WorkloadKind
-from orchestrator.workloads.mix import MixWorkload
+from orchestrator.workloads.mix import MixRequests, MixWorkload
 from orchestrator.workloads.request_options import options_of
 from orchestrator.workloads.trace import TraceWorkload
 
@@ -130,6 +131,8 @@ def sessions_within(workload: Workload, kind: WorkloadKind, requests: int) -> li
     for session in counting():
         if total >= requests or (most is not None and total >= most):
             return sessions
+        if isinstance(kind, FileRequests) and kind.comes_again(session):
+            return sessions
         sessions.append(session)
         total += kind.turns(session)
     raise AssertionError("counting does not end")
@@ -140,7 +143,8 @@ def facts_of(workload: Workload, prompter: Prompter, seed: int, requests: int) -
     kind: WorkloadKind = workload.requests(prompter, seed)
     sessions = sessions_within(workload, kind, requests)
     facts = _facts_of_sessions(workload, kind, sessions, prompter, seed)
-    return replace(facts, notes=tuple(workload.notes(timed=True)))
+    notes = (*workload.notes(timed=True), *_notes_on_filtered(_requests_of_file(workload, kind)))
+    return replace(facts, notes=notes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +211,7 @@ def _facts_of_sessions(
                 if None not in counts:
                     prompts.append(sum(tokens or 0 for tokens in counts))
         pauses_s += [kind.pause_s(session, turn) for turn in range(turns - 1)]
+    of_file = _requests_of_file(workload, kind)
     return WorkloadFacts(
         sessions=len(sessions),
         requests=len(answers),
@@ -221,9 +226,28 @@ def _facts_of_sessions(
         pauses_s=NumberSummary.of(pauses_s),
         recording=_recording(workload),
         recorded_rate=workload.recorded_rate(),
-        left_out=workload.left_out(),
-        notes=tuple(workload.notes()),
+        left_out=workload.left_out() + (0 if of_file is None else of_file.filtered),
+        notes=(*workload.notes(), *_notes_on_filtered(of_file)),
     )
+
+
+def _requests_of_file(workload: Workload, kind: WorkloadKind) -> FileRequests | None:
+    """What makes the requests of a file, or of a part of a mix that is one; None: it is no file.
+
+    ``kind``: that of the workload, or of the mix.
+    """
+    if isinstance(kind, MixRequests):
+        kind = kind.kinds.get(workload.name, kind)
+    return kind if isinstance(kind, FileRequests) else None
+
+
+def _notes_on_filtered(of_file: FileRequests | None) -> Iterator[str]:
+    """How many entries of a file are left out by their lengths, as far as they were looked at."""
+    if of_file is not None and of_file.filtered:
+        yield (
+            f"{of_file.filtered:,} of the first {of_file.looked_at:,} entries are left out: lengths "
+            "outside of 'keep'"
+        )
 
 
 def _recording(workload: Workload) -> Recording | None:

@@ -16,6 +16,7 @@ counted beforehand: its intended length is 0, and the rows hold what the engine 
 from __future__ import annotations
 
 import codecs
+import math
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,6 +37,7 @@ from orchestrator.spec.document import wrong
 from orchestrator.spec.load import ContentKind, Growing, Lengths, Workload
 from orchestrator.spec.request_options import NamedTool, asks_for_more, tool_name
 from orchestrator.spec.settings import OneLine, as_tuple
+from orchestrator.spec.traces import Keep
 from orchestrator.workloads.entries import (
     ANSWERS,
     BLOCK_TOKENS,
@@ -87,6 +89,10 @@ RECORDED = "file"  # as output_tokens: the length of the answer that the file ha
 SAMPLED_APIS = ("completions", "chat")
 NO_TOKENIZER = (
     "the recorded answers of the prompts are counted with the model's tokenizer, and none is given"
+)
+
+NO_TOKENIZER_TO_KEEP = (
+    "'keep' needs the model's tokenizer to count the tokens of the prompts, and none is given"
 )
 
 
@@ -316,7 +322,7 @@ class FileWorkload(Workload):
     """
 
     may_record_tools = True
-    LATER_KEYS = frozenset({"columns", "use", "dataset"})
+    LATER_KEYS = frozenset({"columns", "use", "dataset", "keep"})
 
     kind: Literal["file"] = Field(description="`file`: prompts from a file, in its order.")
     prompts: str | None = Field(  # None in a file that has ``dataset``; a plan always has a path
@@ -345,6 +351,12 @@ class FileWorkload(Workload):
         "number, or `file` for the length of the recorded answer. Required where there are such "
         "requests.",
     )
+    keep: Keep | None = Field(
+        default=None,
+        description="Only requests with lengths within bounds, for example `{input_tokens: [4, "
+        "1024], total_tokens: [1, 2048]}`: of texts as the model's tokenizer counts them, of answers "
+        "as they are asked for.",
+    )
     prompts_digest: str | None = Field(
         default=None,
         pattern="^[0-9a-f]{16}$",
@@ -359,6 +371,12 @@ class FileWorkload(Workload):
             raise wrong("prompts", "'prompts' is missing", "give a file, or a dataset of the hub")
         if self.prompts is not None and self.dataset is not None and self.prompts_digest is None:
             raise wrong("dataset", "'prompts' and 'dataset' exclude each other")
+        return self
+
+    @model_validator(mode="after")
+    def _keeps_single_requests(self) -> Self:
+        if self.keep is not None and self.use == "sessions":
+            raise wrong("keep", "'keep' is about single requests, not sessions", "leave out 'use'")
         return self
 
     @property
@@ -510,6 +528,10 @@ class FileWorkload(Workload):
         unanswered = self._skipped_answers(file_summary)
         if unanswered:
             notes.append(f"{_entries(unanswered)} skipped: no answer was recorded")
+        if self.keep is not None:
+            notes.append(
+                "entries whose lengths lie outside of 'keep' are left out: workload show counts them"
+            )
         unused = file_summary.unused - {"timestamp"} if timed else file_summary.unused
         if self.counts_answers:
             unused -= {*ANSWERS}  # their lengths are those of the requests
@@ -629,6 +651,9 @@ class FileRequests(WorkloadKind):
         if self._counts_answers:
             self._entries = [_with_answers(entry) for entry in self._entries if has_length(entry)]
         self._first = first
+        self._keep = workload.keep
+        self._kept: list[int] = []  # indices of entries with lengths within ``keep``, as far as ...
+        self.looked_at = 0  # ... so many of the first entries were looked at
         self.has_sessions = workload.rules.sessions
         self.needs_reply = workload.rules.sessions
         turns = [1 + len(entry.later_turns) for entry in self._entries]
@@ -638,7 +663,8 @@ class FileRequests(WorkloadKind):
         self._lengths = SessionLengths(shape, seed)
         self._prompter = prompter
         self._seed = seed
-        self._can_count = self._counts_answers and prompter.count("") is not None
+        counts = self._counts_answers or workload.keep is not None
+        self._can_count = counts and prompter.count("") is not None
         self._answer_tokens = lru_cache(maxsize=None)(self._count_answer)
 
     def prompt(self, session: int, turn: int, phase: str, earlier: Sequence[Message]) -> Prompt:
@@ -646,6 +672,8 @@ class FileRequests(WorkloadKind):
         entry = self._entries[index]
         if self._counts_answers and not self._can_count:
             raise InputError(NO_TOKENIZER)
+        if self._keep is not None and not self._can_count and not entry.input_tokens:
+            raise InputError(NO_TOKENIZER_TO_KEEP)
         messages = entry.messages
         if turn:
             messages = _messages_of_turn(entry, turn, earlier)
@@ -730,11 +758,51 @@ class FileRequests(WorkloadKind):
 
     def comes_again(self, session: int) -> bool:
         """Whether another session before this one sent the same entry."""
-        return session >= len(self._entries)
+        if self._keep is None:
+            return session >= len(self._entries)
+        self._look_at_entries(session + 1)
+        return session >= len(self._kept)
+
+    @property
+    def filtered(self) -> int:
+        """How many of the entries that were looked at have lengths outside of ``keep``."""
+        return self.looked_at - len(self._kept)
 
     def index(self, session: int) -> int:
-        """Which entry a session sends."""
-        return (self._first + session) % len(self._entries)
+        """Which entry a session sends. Raises InputError where none has lengths that are kept."""
+        number = self._first + session
+        if self._keep is None:
+            return number % len(self._entries)
+        self._look_at_entries(math.inf if number < 0 else number + 1)
+        if not self._kept:
+            raise InputError(f"none of the prompts has lengths within 'keep' ({self.looked_at:,})")
+        return self._kept[number % len(self._kept)]
+
+    def _look_at_entries(self, wanted: float) -> None:
+        """Looks at further entries until so many are known to be kept, or all are looked at: to
+        count the tokens of a large file takes a minute.
+        """
+        while len(self._kept) < wanted and self.looked_at < len(self._entries):
+            if self._is_kept(self.looked_at):
+                self._kept.append(self.looked_at)
+            self.looked_at += 1
+
+    def _is_kept(self, index: int) -> bool:
+        assert self._keep is not None
+        entry = self._entries[index]
+        prompt_tokens = entry.input_tokens
+        if not prompt_tokens:
+            if not self._can_count:
+                return True  # no request is made without a tokenizer
+            prompt_tokens = sum(
+                self._prompter.count(message.text) or 0 for message in entry.messages
+            )
+        answer_tokens = entry.output_tokens
+        if answer_tokens is None and self._counts_answers:
+            answer_tokens = self._answer_tokens(index, 0)
+        if answer_tokens is None:
+            answer_tokens = self._lengths.output_tokens(index, 0)
+        return self._keep.holds(prompt_tokens, answer_tokens)
 
 
 def _messages_of_turn(

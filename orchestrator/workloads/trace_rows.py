@@ -587,7 +587,7 @@ class _WekaSelection:
             self._left_out[EMPTY] += 1
             return False
         keep = self._rules.keep
-        if keep is not None and not request.is_within(keep):
+        if keep is not None and not keep.holds(request.inputs, request.outputs):
             self._left_out[OTHER_LENGTHS] += 1
             return False
         return True
@@ -643,16 +643,6 @@ class _AgentRequest:
     blocks: Sequence[int]
     took_s: float | None
     waited_s: float | None
-
-    def is_within(self, keep: Keep) -> bool:
-        for bounds, tokens in (
-            (keep.input_tokens, self.inputs),
-            (keep.output_tokens, self.outputs),
-            (keep.total_tokens, self.inputs + self.outputs),
-        ):
-            if bounds is not None and not bounds[0] <= tokens <= bounds[1]:
-                return False
-        return True
 
 
 def _agent_request(

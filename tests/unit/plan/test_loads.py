@@ -53,6 +53,20 @@ def test_without_duration_or_requests_a_point_lasts_a_minute() -> None:
     assert {point.load.duration_s for point in planned().points} == {60.0}
 
 
+def test_times_of_prompts_need_all_prompts(tmp_path: Path) -> None:
+    (tmp_path / "times.txt").write_text("0.0\n0.5\n")
+    (tmp_path / "p.jsonl").write_text(
+        '{"input_length": 4, "output_tokens": 2}\n{"input_length": 9, "output_tokens": 2}\n'
+    )
+    workload = {"name": "w", "kind": "file", "prompts": str(tmp_path / "p.jsonl")}
+    problem = only_problem(
+        workloads=[workload | {"keep": {"input_tokens": [1, 5]}}],
+        load={"arrivals": {"process": "trace", "trace": str(tmp_path / "times.txt")}},
+    )
+    assert "'w': 'keep' leaves out entries of its prompts" in problem.message
+    assert "sent at the wrong times" in str(problem)
+
+
 def test_arrivals_that_lack_a_field_are_a_problem() -> None:
     load = {"levels": {"request_rate": [1]}, "arrivals": "ramp"}
     assert "arrivals 'ramp' need the field 'to'" in only_problem(load=load).message

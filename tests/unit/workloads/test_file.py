@@ -20,7 +20,9 @@ from orchestrator.load.wire.wires import WIRES
 from orchestrator.spec.assumptions import ANSWER_LENGTHS
 from orchestrator.spec.dialect import openai
 from orchestrator.spec.load import Lengths
+from orchestrator.spec.traces import Keep
 from orchestrator.workloads.content import RandomIds, Words
+from orchestrator.workloads.facts import facts_of
 from orchestrator.workloads.file import (
     AnswerLengths,
     FileRules,
@@ -505,3 +507,72 @@ def test_a_column_of_answers_is_named_in_a_note_as_the_file_has_it(tmp_path: Pat
     assert workload.notes() == ["keys of the prompts that are not sent: reply"]
     counted = FileWorkload.model_validate({**keys, "columns": columns, "output_tokens": "file"})
     assert counted.notes() == []
+
+
+def words_of(*counts: int) -> list[dict[str, Any]]:
+    """Entries whose prompts have so many words, each a token."""
+    return [{"prompt": " ".join(["x"] * count), "output_tokens": 10} for count in counts]
+
+
+def kept_prompts(kind: Any, sessions: range) -> list[int]:
+    """The words of the prompts of these sessions."""
+    return [len(kind.prompt(at, 0, "measure", ()).messages[0].text.split()) for at in sessions]
+
+
+def test_prompts_of_other_lengths_are_left_out_and_counted(tmp_path: Path) -> None:
+    keep = {"input_tokens": [4, 8], "total_tokens": [1, 17]}
+    entries = words_of(3, 4, 8, 9, 7, 5)  # 8 + 10 is too long in all
+    planned = workload(tmp_path / "p.jsonl", entries, keep=keep).resolved(str)
+    kind = planned.requests(RandomIds((1, 2), tokenizer()), 1)
+    assert kept_prompts(kind, range(1)) == [4]
+    assert (kind.looked_at, kind.filtered) == (2, 1)  # no further than it is needed
+    assert kept_prompts(kind, range(7)) == [4, 7, 5, 4, 7, 5, 4]
+    assert [kind.comes_again(session) for session in range(4)] == [False, False, False, True]
+    facts = facts_of(planned, RandomIds((1, 2), tokenizer()), 1, 100)
+    assert (facts.requests, facts.left_out) == (3, 3)
+    assert "3 of the first 6 entries are left out: lengths outside of 'keep'" in facts.notes
+    assert any("workload show counts them" in note for note in planned.notes())
+    # the warm-up ends with the last entry that is kept
+    warm_up = planned.others(2).requests(RandomIds((1, 2), tokenizer()), 1)
+    assert kept_prompts(warm_up, range(2)) == [7, 5]
+
+
+def test_recorded_answers_are_lengths_that_may_be_kept(tmp_path: Path) -> None:
+    entries = [{"prompt": "x", "completion": " ".join(["y"] * count)} for count in (1, 6, 3)]
+    keep = {"output_tokens": [2, 5]}
+    planned = workload(tmp_path / "p.jsonl", entries, keep=keep, output_tokens="file").resolved(str)
+    kind = planned.requests(RandomIds((1, 2), tokenizer()), 1)
+    assert [kind.output_tokens(session, 0) for session in range(2)] == [3, 3]
+
+
+def test_lengths_of_a_file_are_kept_without_a_tokenizer(tmp_path: Path) -> None:
+    entries = [{"input_length": count, "output_length": 5} for count in (10, 600, 20)]
+    planned = workload(tmp_path / "p.jsonl", entries, keep={"input_tokens": [1, 100]})
+    kind = planned.resolved(str).requests(IDS, 1)
+    assert [kind.input_tokens(session, 0) for session in range(3)] == [10, 20, 10]
+
+
+def test_lengths_of_texts_are_not_kept_without_a_tokenizer(tmp_path: Path) -> None:
+    planned = workload(tmp_path / "p.jsonl", words_of(3), keep={"input_tokens": [4, 8]})
+    kind = planned.resolved(str).requests(IDS, 1)
+    with pytest.raises(InputError, match="'keep' needs the model's tokenizer"):
+        kind.prompt(0, 0, "measure", ())
+
+
+def test_where_no_prompt_is_kept_it_says_so(tmp_path: Path) -> None:
+    planned = workload(tmp_path / "p.jsonl", words_of(3, 2), keep={"input_tokens": [4, 8]})
+    kind = planned.resolved(str).requests(RandomIds((1, 2), tokenizer()), 1)
+    with pytest.raises(InputError, match=r"none of the prompts has lengths within 'keep' \(2\)"):
+        kind.prompt(0, 0, "measure", ())
+
+
+def test_sessions_have_no_lengths_to_keep(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="'keep' is about single requests"):
+        workload(tmp_path / "p.jsonl", words_of(3), keep={"input_tokens": [4, 8]}, use="sessions")
+
+
+def test_a_file_that_keeps_everything_has_the_identity_it_had(tmp_path: Path) -> None:
+    plain = workload(tmp_path / "p.jsonl", words_of(3)).resolved(str)
+    assert "keep" not in plain.identity()
+    kept = plain.model_copy(update={"keep": Keep(input_tokens=(1, 8))})
+    assert kept.identity() != plain.identity()
