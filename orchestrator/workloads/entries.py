@@ -86,6 +86,7 @@ UNUSED = frozenset(
         *("num_tokens", "items", "weight", "redacted", "toxic", "openai_moderation"),
     }
 )
+_MESSAGE_LISTS = frozenset({"messages", "conversations"})
 _MESSAGE_TEXTS = frozenset({"role", "content", "from", "value"})
 _MESSAGE_PARTS = _MESSAGE_TEXTS.union(*MESSAGE_KEYS.values())
 # Keys that would change the request, and why they are not sent. "image*" stands for every key that
@@ -158,6 +159,7 @@ _FRAME = ("custom_id", "method", "url", "body")  # keys of a line of an OpenAI b
 _OTHER_FILES = {
     "requests": "it is a session of an agent's trace: send it as a workload of 'kind: trace'",
     "prompt_0": 'write its turns as "messages"',
+    "conversation": "give 'columns: {messages: conversation}' of the workload",
     "text": 'name its "text" "prompt"',
     "question": 'name its "question" "prompt"',
     "instruction": 'name its "instruction" "prompt"',
@@ -246,7 +248,7 @@ def read_entry(
     Raises EntryError with everything that is wrong with the entry.
     """
     unframed = _unframed(entry)
-    keys = unframed.keys
+    keys = with_flat_messages(unframed.keys)
     problems = list(unframed.problems)
     contents = [name for name in _CONTENTS if keys.get(name) is not None]
     if not contents:  # a key without a value is read too: its reader says what is wrong
@@ -299,6 +301,18 @@ def read_entry(
         url=unframed.url,
         model=unframed.model,
     )
+
+
+def with_flat_messages(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of an entry, with one list of messages where each turn has a list of its own, as of
+    VisionArena.
+    """
+    flat = dict(keys)
+    for name in _MESSAGE_LISTS & keys.keys():
+        turns = keys[name]
+        if isinstance(turns, list) and turns and all(isinstance(turn, list) for turn in turns):
+            flat[name] = [message for turn in turns for message in turn]
+    return flat
 
 
 def has_content(names: Iterable[str]) -> bool:
@@ -886,11 +900,11 @@ def without_keys_of_messages(
     """The keys of an entry whose messages have none of the keys that are left out, and those of
     them that they had.
     """
-    kept = dict(keys)
+    kept = with_flat_messages(keys)
     found: set[str] = set()
     left_out = {*left_out} - _MESSAGE_TEXTS
-    for name in ("messages", "conversations"):
-        messages = keys.get(name)
+    for name in _MESSAGE_LISTS:
+        messages = kept.get(name)
         if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
             continue
         found |= {key for message in messages for key in message if key in left_out}
@@ -916,8 +930,17 @@ def _text_and_images(content: Any) -> tuple[Any, tuple[bytes, ...]]:
         return content, ()
     texts: list[str] = []
     images: list[bytes] = []
-    for part in content:
-        kind = part.get("type") if isinstance(part, dict) else None
+    for written_part in content:
+        if not isinstance(written_part, dict):
+            return content, ()
+        # in Parquet every part has the keys of all
+        part = {key: value for key, value in written_part.items() if value is not None}
+        kind = part.get("type")
+        if kind == "image" and part.keys() == {"type"}:
+            raise ValueError(
+                "a picture stands in its content without its data: write the content as a text, and "
+                "give the pictures as 'images' of 'columns'"
+            )
         if kind == "text" and part.keys() == {"type", "text"} and isinstance(part["text"], str):
             texts.append(part["text"])
         elif kind == "image_url" and part.keys() <= {"type", "image_url"}:

@@ -9,6 +9,7 @@ import json
 import math
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from orchestrator.base.errors import ProblemsError
 from orchestrator.workloads.entries import PromptEntry
 from orchestrator.workloads.file import FileRules, PromptColumns, parse_prompts
+from orchestrator.workloads.images import image_part, image_url_part, png
 from orchestrator.workloads.kind import Message
 
 TABLE = {
@@ -137,6 +139,48 @@ def test_messages_are_sent_without_the_keys_that_are_left_out(is_parquet: bool) 
     columns = PromptColumns.model_validate({"messages": "talk", "leave_out": left_out})
     with pytest.raises(ProblemsError, match="'leave_out' names 'content', which no entry"):
         read(data, name, FileRules(columns))
+
+
+PICTURE = png(np.zeros((4, 4, 3), np.uint8))
+
+
+def test_messages_that_lie_in_a_list_for_each_turn_are_read() -> None:
+    """As VisionArena has them, with its pictures in a column of their own."""
+    turns = [
+        [{"role": "user", "content": "What is this?"}],
+        [{"role": "assistant", "content": "A square."}],
+        [{"role": "user", "content": "Why?"}],
+    ]
+    data = parquet_of({"conversation": [turns], "images": [[{"bytes": PICTURE, "path": None}]]})
+    columns = PromptColumns.model_validate({"messages": "conversation", "images": "images"})
+    [entry] = read(data, "any name", FileRules(columns))
+    assert [message.text for message in entry.messages] == ["What is this?", "A square.", "Why?"]
+    assert list(entry.images()) == [image_part(PICTURE)]
+    [entry] = read(data, "any name", FileRules(columns, sessions=True))
+    assert [turn.text for turn in entry.later_turns] == ["Why?"]
+
+
+def test_parts_of_a_content_may_have_the_keys_of_all_parts() -> None:
+    """As Parquet has them, where a list has records of one shape."""
+    url = "data:image/png;base64,QUJD"
+    parts = [
+        {"type": "image_url", "text": None, "image_url": {"url": url}},
+        {"type": "text", "text": "What is this?", "image_url": None},
+    ]
+    data = parquet_of({"talk": [[{"role": "user", "content": parts}]]})
+    [entry] = read(data, "any name", FileRules(PromptColumns(messages="talk")))
+    assert entry.messages[0].text == "What is this?"
+    assert list(entry.images()) == [image_url_part(url)]
+
+
+def test_a_picture_without_its_data_is_refused_with_what_to_do() -> None:
+    parts = [{"type": "image", "text": None}, {"type": "text", "text": "What is this?"}]
+    data = parquet_of({"talk": [[{"role": "user", "content": parts}]]})
+    with pytest.raises(
+        ProblemsError, match="row 1: a picture stands in its content without"
+    ) as caught:
+        read(data, "any name", FileRules(PromptColumns(messages="talk")))
+    assert "give the pictures as 'images' of 'columns'" in str(caught.value.problems[0])
 
 
 def test_a_column_is_sent_or_left_out() -> None:
