@@ -8,6 +8,10 @@ from orchestrator.base.text import hours
 from orchestrator.report.documents.run import RunDocument
 from orchestrator.results.runs import RunRecord, RunState
 
+# Of a run's last events, these many are shown: as many as leave its progress on a small terminal.
+# JSON has all that are kept.
+SHOWN_EVENTS = 8
+
 # what a run that is starting waits for, by its state
 _WAITS_FOR = {
     RunState.CLAIMING: "it waits until it is clear whether an earlier run is over",
@@ -38,15 +42,19 @@ def _lines(document: RunDocument) -> Iterator[str]:
     if document.is_starting:
         yield f"  {_WAITS_FOR[document.state]}"
         return
-    yield f"  {_progress(document)}"
+    progress = _progress(document)
+    if state in (RunState.DEAD, RunState.SILENT):
+        progress = f"at its last heartbeat: {progress}"
+    yield f"  {progress}"
     for standing in record.standings.values():
         yield f"  {standing}"
     if record.decided:
         yield f"  {record.decided}"
     yield from _deployments(document)
-    if record.events:
+    events = record.events[-SHOWN_EVENTS:]
+    if events:
         yield "  last events"
-    for event in record.events:
+    for event in events:
         deployment = f"{event.deployment}: " if event.deployment else ""
         yield f"    {_clock('%H:%M:%S', event.unix_ns)} {event.kind}: {deployment}{event.text}"
 

@@ -188,7 +188,8 @@ class LaunchLifecycle:
         self._work.follow_race()
         launch_id = self._notes.launch_id
         left = self._work.left
-        where = f" on {', '.join(self._nodes)}" if self._nodes else ""
+        nodes = ", ".join(node[:8] for node in self._nodes)  # of an id of 56 digits
+        where = f" on {nodes}" if nodes else ""
         text = f"launch {launch_id}{where}, {counted(left, 'measurement')} to do"
         data = {"nodes": list(self._nodes), "left": left, **self._launch_record.admission.data()}
         self._context.tell(Event("launch", text, self._deployment.label, launch_id, data=data))

@@ -40,6 +40,13 @@ def test_the_last_events_are_shown_with_their_deployments() -> None:
     ]
 
 
+def test_events_leave_room_for_the_progress_on_a_small_terminal() -> None:
+    lines = run_text(running(*(Event("retry", f"try {n}") for n in range(20)))).splitlines()
+    assert len(lines) < 20
+    assert lines[-1].endswith("retry: try 19")
+    assert not any(line.endswith("try 11") for line in lines)
+
+
 def test_a_run_that_ended_does_nothing_and_has_no_time_left() -> None:
     text = run_text(
         running(
@@ -64,6 +71,8 @@ def test_a_dead_run_says_how_to_go_on() -> None:
     text = run_text(running(pid_started=1))
     assert text.startswith("exp: dead, pid ")
     assert "running the same command again takes its place and continues" in text
+    # what it measured after its last heartbeat is stored, but not counted there
+    assert "\n  at its last heartbeat: 0 of 0 measured" in text
 
 
 def test_a_run_that_joins_its_cluster_is_starting_and_has_no_progress_yet() -> None:

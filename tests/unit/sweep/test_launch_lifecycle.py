@@ -56,6 +56,7 @@ from tests.unit.sweep.sweeps import (
     OOM,
     PORT,
     TWO,
+    event_texts,
     launches,
     points,
 )
@@ -546,3 +547,11 @@ def test_who_makes_answers_up_or_gives_none_is_not_called_broken(case: str, stor
         any("fixed prompts" in text for text in row.validity_reasons) for row in points(store)
     ] == [not emulated]
     assert store.read("answers", include_failed=True).num_rows == 0
+
+
+def test_a_launch_names_its_node_by_the_digits_that_tell_nodes_apart(store: Store) -> None:
+    world = world_of([node("0bb24947" + "0" * 48)])
+    sweep(world, plan_of(), store)
+    texts = event_texts(world, "launch")
+    assert texts
+    assert all(" on 0bb24947, " in text for text in texts)
