@@ -7,9 +7,15 @@ the code.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from orchestrator.analysis.formulas import (
+    LATENCIES,
+    OF_ONE_REQUEST,
+    THROUGHPUTS,
+    RequestFormula,
+)
 from orchestrator.base.errors import FIXED_ON_THE_HOST, FailureClass, FailureKind
 from orchestrator.cli.option_words import OTHER_NAMES
 from orchestrator.engines.registry import ENGINES
@@ -150,6 +156,27 @@ def columns() -> str:
     return table(("column", "unit", "what it is"), rows)
 
 
+def latencies() -> str:
+    return _of_requests(LATENCIES)
+
+
+def rates_of_one_request() -> str:
+    return _of_requests(OF_ONE_REQUEST)
+
+
+def _of_requests(formulas: Iterable[RequestFormula]) -> str:
+    rows = (
+        (f"`{formula.name}`", formula.formula.replace(" - ", " − "), formula.note)  # noqa: RUF001
+        for formula in formulas
+    )
+    return table(("name", "formula", "note"), rows)
+
+
+def throughputs() -> str:
+    rows = ((f"`{formula.name}`", formula.counts, formula.when) for formula in THROUGHPUTS)
+    return table(("name", "counts", "when"), rows)
+
+
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "all columns": ("reference/columns.md", documented_reference.all_columns),
     "columns": ("reference/columns.md", columns),
@@ -161,6 +188,9 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "engine metrics": ("reference/engines.md", engine_metrics),
     "event kinds": ("reference/events.md", event_kinds),
     "failure classes": ("reference/failures.md", failure_classes),
+    "latencies": ("reference/metrics.md", latencies),
+    "rates of one request": ("reference/metrics.md", rates_of_one_request),
+    "throughputs": ("reference/metrics.md", throughputs),
     "load options": ("reference/load.md", load_options),
     "failure kinds": ("reference/failures.md", failure_kinds),
 }

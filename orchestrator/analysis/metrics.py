@@ -363,15 +363,8 @@ def _distribution(
 def _samples(columns: RequestArrays, chosen: Bools) -> Iterator[tuple[str, Floats]]:
     """Yields each figure with one value per chosen request, NaN where the formula gives none.
 
-    - ttft_ms = first content token - scheduled; ttft_from_sent_ms = … - sent (what others report)
-    - ttfo_ms = first token of the answer - scheduled, of requests whose stream began with reasoning
-    - e2e_ms = last content token - scheduled; e2e_from_sent_ms = … - sent
-    - tpot_ms = (last - first content token) / (N - k), with N tokens streamed, k < N of them in the
-      first chunk; none where the stream was buffered, or the answer came in one event or a few
-    - prefill_throughput = prompt tokens / TTFT from sent, in tokens/s of one request (genai-bench's
-      input_throughput)
-    - decode_throughput = (N - k) / (last - first), in tokens/s of one request: 1 / TPOT
-    - normalized_ttft_ms = ttft_ms / prompt tokens, to compare prompts of different lengths
+    The formulas are those of ``formulas.py``: LATENCIES and OF_ONE_REQUEST. There is no TPOT where
+    the stream was buffered, or where the answer came in one event or a few.
     """
 
     def between(start_ns: Floats, end_ns: Floats) -> Floats:
