@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -34,6 +35,7 @@ write there, and leaves nothing behind. It starts nothing but one actor without 
 
 Exit status: 0 all well, 3 warnings (numbers may be wrong), 2 a sweep would fail.
 """
+GIB = 2**30
 OTHER_NAMES = {"--selfcheck": CHECK_OF_THE_CLIENT}
 
 
@@ -82,10 +84,13 @@ def doctor(address: str | None, experiment: Path | None, results_uri: str | None
 
 @dataclass(frozen=True, slots=True)
 class ExaminedCluster:
-    """The nodes that were asked, and what was found on them."""
+    """The nodes that were asked, and what was found on them. ``not_checked``: what nobody asked
+    for, with the option that does.
+    """
 
     nodes: Sequence[ExaminedNode]
     findings: Sequence[Finding]
+    not_checked: Sequence[str] = ()
 
 
 def _checked(plan: Plan | None, address: str | None, results_uri: str | None) -> ExaminedCluster:
@@ -112,7 +117,12 @@ def _checked(plan: Plan | None, address: str | None, results_uri: str | None) ->
             probes.close()
     finally:
         cluster.close()
-    return ExaminedCluster(nodes, findings)
+    not_checked = []
+    if plan is None:
+        not_checked.append("engines and models (--experiment)")
+    if not results_uri:
+        not_checked.append("access to the results (--results)")
+    return ExaminedCluster(nodes, findings, not_checked)
 
 
 def _node_json(node: ExaminedNode) -> JsonObject:
@@ -141,8 +151,32 @@ def findings_text(checked: ExaminedCluster) -> str:
             f"  why it matters: {finding.why}",
             f"  what to do: {finding.do}",
         ]
+    lines += _kinds_of_nodes(checked.nodes)
+    if checked.not_checked:
+        lines.append(f"not checked: {', '.join(checked.not_checked)}")
     nodes = counted(len(checked.nodes), "node")
     warnings = counted(len(places_by_finding) - failures, "warning")
     findings = counted(failures, "finding")
     lines.append(f"{nodes}: {findings} that would fail a sweep, {warnings}")
     return "\n".join(lines)
+
+
+def _kinds_of_nodes(nodes: Sequence[ExaminedNode]) -> list[str]:
+    """What the nodes have, a line for each kind of them."""
+    numbers = Counter(_equipment(node) for node in nodes)
+    return [
+        f"seen: {counted(number, 'node')} with {equipment}" for equipment, number in numbers.items()
+    ]
+
+
+def _equipment(node: ExaminedNode) -> str:
+    """The cores, memory and GPUs of a node: ``2 cores, 24 GiB, no GPU``."""
+    facts = node.facts
+    parts = [counted(facts["cores"], "core"), f"{facts['memory_bytes'] / GIB:.0f} GiB"]
+    names = Counter(gpu.get("name") or "lost GPU" for gpu in facts["gpus"].get("gpus", ()))
+    parts += [f"{number} x {name}" for name, number in names.items()]
+    if facts["amd_gpus"] and not names:
+        parts.append(f"{facts['amd_gpus']} x AMD GPU")
+    elif not names:
+        parts.append("no GPU")
+    return ", ".join(parts)

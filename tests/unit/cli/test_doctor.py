@@ -34,8 +34,17 @@ def doctor(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_where_all_is_well_the_status_is_0(doctor: Any) -> None:
     done = doctor()
-    assert done.stdout == "1 node: 0 findings that would fail a sweep, 0 warnings\n"
+    assert done.stdout.splitlines() == [
+        "seen: 1 node with 96 cores, 1000 GiB, 2 x NVIDIA H100 80GB HBM3",
+        "not checked: engines and models (--experiment), access to the results (--results)",
+        "1 node: 0 findings that would fail a sweep, 0 warnings",
+    ]
     assert done.status == 0
+
+
+def test_what_was_asked_for_is_not_named_as_unchecked(doctor: Any, tmp_path: Path) -> None:
+    done = doctor("--results", str(tmp_path), gpus={}, amd_gpus=4)
+    assert "4 x AMD GPU\nnot checked: engines and models (--experiment)\n" in done.stdout
 
 
 def test_a_warning_is_status_3_with_a_remedy(doctor: Any) -> None:
@@ -63,7 +72,7 @@ def test_what_is_wrong_on_several_nodes_is_printed_once_and_failures_first() -> 
         Finding("fail", "disk", "n1", "It is full.", "Nothing fits.", "Empty it."),
         Finding("fail", "disk", "n2", "It is full.", "Nothing fits.", "Empty it."),
     ]
-    lines = findings_text(ExaminedCluster([node(), node()], findings)).splitlines()
+    lines = findings_text(ExaminedCluster([node(), node(gpus={})], findings)).splitlines()
     assert lines == [
         "fail: disk: It is full.",
         "  where: n1, n2",
@@ -73,5 +82,7 @@ def test_what_is_wrong_on_several_nodes_is_printed_once_and_failures_first() -> 
         "  where: n1",
         "  why it matters: Times differ.",
         "  what to do: Set it.",
+        "seen: 1 node with 96 cores, 1000 GiB, 2 x NVIDIA H100 80GB HBM3",
+        "seen: 1 node with 96 cores, 1000 GiB, no GPU",
         "2 nodes: 1 finding that would fail a sweep, 1 warning",
     ]
