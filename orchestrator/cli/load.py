@@ -248,6 +248,8 @@ OTHER_NAMES = {
     help="10s: requests due in this time do not count. 100req: send so many before each level, not "
     "measured. Default: until the run is steady.",
 )
+# No key of a file: a level that ends so is `interrupted`, which no sweep wants. It is for somebody who
+# waits for a server that refuses everything (docs/explained/architecture.md).
 @click.option(
     "--max-errors",
     type=_COUNT,

@@ -47,11 +47,13 @@ COMMANDS = {
     "schema": "orchestrator.cli.schema:schema",
 }
 _LOAD = "load URL, which measures a server that already runs"
+_HELP = "orchestrator --help, or orchestrator COMMAND --help"
 # by commands of other programs and of earlier versions, what to write instead
 OTHER_NAMES = {
     "bench": _LOAD,
     "benchmark": _LOAD,
     "serve": _LOAD,
+    "help": _HELP,
     "selfcheck": CHECK_OF_THE_CLIENT,
 }
 

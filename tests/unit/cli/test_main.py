@@ -100,6 +100,14 @@ def test_a_command_of_another_program_is_refused_with_the_name_here(name: str) -
     assert f"unknown command '{name}': write load URL" in shown.output
 
 
+@pytest.mark.parametrize("argv", [["help"], ["help", "load"]])
+def test_help_written_as_a_command_is_refused_with_the_option(argv: list[str]) -> None:
+    shown = CliRunner().invoke(cli, argv)
+    assert shown.exit_code == 2
+    expected = "unknown command 'help': write orchestrator --help, or orchestrator COMMAND --help"
+    assert expected in shown.output
+
+
 def test_the_command_selfcheck_of_earlier_versions_names_its_successor() -> None:
     shown = CliRunner().invoke(cli, ["selfcheck"])
     assert shown.exit_code == 2
