@@ -108,12 +108,14 @@ class EndlessText:
 
     @cached_property
     def begins(self) -> Places:
-        """The numbers of the places where slices begin: those at a space, because templates of chats
-        cut off a line break before a message or join it with their own, unless these are so few
-        that slices would be alike.
+        """The numbers of the places where slices begin: those at a single space, because templates
+        of chats cut off a line break before a message or join it with their own, unless these are
+        so few that slices would be alike.
         """
-        at = self.places % np.int32(len(self.text))
-        spaces = np.flatnonzero(_are_spaces(self.text, at)).astype(np.int32)
+        length = np.int32(len(self.text))
+        is_space = _are_spaces(self.text, self.places % length)
+        is_single = ~_are_white(self.text, (self.places + np.int32(1)) % length)
+        spaces = np.flatnonzero(is_space & is_single).astype(np.int32)
         if len(spaces) * LEAST_SPACES >= len(self.places):
             return spaces
         return np.arange(len(self.places), dtype=np.int32)
@@ -333,6 +335,11 @@ def _word_begins(text: str, begin: int = 0, end: int = sys.maxsize) -> Places:
 def _are_spaces(text: str, places: Places) -> NDArray[np.bool_]:
     """Whether there is a space at each place, and no line break."""
     return np.fromiter((text[place] == " " for place in places.tolist()), np.bool_, len(places))
+
+
+def _are_white(text: str, places: Places) -> NDArray[np.bool_]:
+    """Whether there is white space of any kind at each place."""
+    return np.fromiter((text[place].isspace() for place in places.tolist()), np.bool_, len(places))
 
 
 def _cuts_at(offsets: Sequence[tuple[int, int]], wanted: Places | None) -> _Cuts:
