@@ -15,7 +15,7 @@ from orchestrator.plan.paths import Paths
 from orchestrator.results.ids import digest
 from orchestrator.spec.document import nearest
 from orchestrator.spec.experiment import Experiment, Load
-from orchestrator.spec.load import Arrivals, Level, LoadRules, Scale, Workload
+from orchestrator.spec.load import Arrivals, Begin, Level, LoadRules, Scale, Workload
 from orchestrator.spec.mixes import measured
 from orchestrator.workloads.file import FileWorkload
 
@@ -44,7 +44,7 @@ def planned_loads(experiment: Experiment, paths: Paths) -> list[PlannedLoad]:
     all_are_read = len(workloads) == len(measured(experiment.parts.get("workloads", ())))
     timeless = [workload for workload in workloads if workload.recorded_rate() is None]
     resolved = _arrivals(experiment, load.arrivals, paths, timeless if all_are_read else [])
-    arrivals = resolved.arrivals
+    arrivals = _with_begin(load, resolved.arrivals)
     _check_arrivals(experiment, load, resolved, workloads)
     levels = dict.fromkeys((workload.name for workload in workloads), tuple(load.points()))
     if resolved.are_drawable:
@@ -57,6 +57,16 @@ def planned_loads(experiment: Experiment, paths: Paths) -> list[PlannedLoad]:
             PlannedLoad(workload=workload, levels=levels[workload.name], **rates, **rules)
         )
     return planned
+
+
+def _with_begin(load: Load, arrivals: Arrivals) -> Arrivals:
+    """Where points begin, for those that leave it open: the probes of a search at different times
+    of the trace, because they would otherwise say again and again how its first minutes went.
+    """
+    is_scaled = arrivals.process == "trace" and arrivals.scale is not Scale.RECORDED
+    if load.search == "levels" or not is_scaled or arrivals.begin is not None:
+        return arrivals
+    return arrivals.model_copy(update={"begin": Begin.ANYWHERE})
 
 
 def _thinned_rates(load: Load, arrivals: Arrivals, workload: Workload) -> dict[str, float]:

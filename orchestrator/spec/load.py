@@ -661,6 +661,13 @@ def _scale(value: Any) -> Any:
     return Scale(value) if isinstance(value, str) else value
 
 
+def _begin(value: Any) -> Any:
+    """A beginning by its name, which strict validation would not take."""
+    if isinstance(value, str) and value not in [*Begin]:
+        raise ValueError(f"{value!r} is not one of {', '.join(Begin)}")
+    return Begin(value) if isinstance(value, str) else value
+
+
 Factor = Annotated[float, Field(ge=0, le=1e6)]
 StepLength = Annotated[Duration, Field(gt=0)]
 Step = Annotated[tuple[Factor, StepLength], BeforeValidator(as_tuple)]
@@ -685,12 +692,19 @@ class Scale(StrEnum):
     THIN = "thin"  # whole sessions are left out
 
 
+class Begin(StrEnum):
+    """Where in a workload's recorded times a point begins."""
+
+    FIRST = "first"  # with the first session
+    ANYWHERE = "anywhere"  # with the first after a time drawn by the point's seed
+
+
 class Arrivals(Growing):
     """When requests are due (open loop only). ``process`` is a name of ARRIVALS; some fields belong
     to one process.
     """
 
-    LATER_KEYS = frozenset({"scale"})
+    LATER_KEYS = frozenset({"scale", "begin"})
 
     WANTED: ClassVar[str] = "a name like poisson, or {process: gamma, burstiness: 0.5}"
     SHORTHAND: ClassVar[Any] = str
@@ -736,6 +750,12 @@ class Arrivals(Growing):
         "stretches the gaps between sessions to the level's rate, `thin` leaves out whole "
         "sessions.",
     )
+    begin: Annotated[Begin | None, BeforeValidator(_begin)] = Field(
+        default=None,
+        description="`trace` without a file: `first` begins every point with the first session, "
+        "`anywhere` with the first after a time drawn anew for each repeat; after the last session "
+        "comes the first. By default `anywhere` in searches that stretch or thin, else `first`.",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -750,6 +770,8 @@ class Arrivals(Growing):
             return unknown_name("arrival process", self.process, ARRIVALS)
         if self.scale is not Scale.RECORDED and (self.process != "trace" or self.trace):
             return "'scale' is for the recorded times of a workload: process: trace, without a file"
+        if self.begin is not None and (self.process != "trace" or self.trace):
+            return "'begin' is for the recorded times of a workload: process: trace, without a file"
         needed = {"ramp": "to", "steps": "steps", "trace": "trace"}.get(self.process)
         if needed == "trace" and has_recorded_times:
             return None

@@ -8,6 +8,7 @@ be sent at any rate for any time and nothing of one round is in a prefix cache o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -18,7 +19,7 @@ from orchestrator.base.errors import InputError
 from orchestrator.base.text import counted
 from orchestrator.spec.document import wrong
 from orchestrator.spec.images import Images
-from orchestrator.spec.load import MOST_REQUESTS, Arrivals, Duration, Level, Scale, Workload
+from orchestrator.spec.load import MOST_REQUESTS, Arrivals, Begin, Duration, Level, Scale, Workload
 from orchestrator.spec.settings import OneLine
 from orchestrator.spec.traces import Filters, Keep, TraceColumns, Window
 from orchestrator.workloads.fidelity import RATE_TOLERANCE
@@ -256,7 +257,8 @@ class TraceRequests(WorkloadKind):
     """The sessions of a trace, round after round.
 
     ``images``: the pictures of requests that have some. ``chosen``: the sessions of a round; None:
-    all. ``stretched``: by how much the starts of sessions are stretched.
+    all. ``stretched``: by how much the starts of sessions are stretched. ``begin``: the first
+    round begins with the first session after this share of the trace's time.
     """
 
     def __init__(
@@ -267,6 +269,7 @@ class TraceRequests(WorkloadKind):
         images: DrawnImages | None = None,
         chosen: Ints | None = None,
         stretched: float = 1.0,
+        begin: float = 0.0,
     ) -> None:
         self._rows = rows
         self._prompter = prompter
@@ -275,6 +278,7 @@ class TraceRequests(WorkloadKind):
         self.warmup_differs = images is not None
         self._chosen = np.arange(rows.sessions) if chosen is None else chosen
         self._stretched = stretched
+        self._begin = begin
         counts = np.diff(rows.first_request)[self._chosen]
         self.mean_turns = float(counts.mean())
         self.has_sessions = rows.requests > rows.sessions
@@ -291,9 +295,12 @@ class TraceRequests(WorkloadKind):
         recorded = self._rows.requests_per_s
         if recorded is None:
             raise InputError("the trace has no times: take other arrivals, such as poisson")
+        begin = 0.0
+        if arrivals.begin is Begin.ANYWHERE:
+            begin = float(stream(self._seed, ARRIVAL_STREAM, 2).random())
         if arrivals.scale is Scale.STRETCH:
             factor = min(recorded / level.value, LONGEST_STRETCH)
-            return self._with(stretched=factor)
+            return self._with(stretched=factor, begin=begin)
         if arrivals.scale is Scale.THIN:
             share = level.value / recorded
             if share > 1 + RATE_TOLERANCE:
@@ -301,13 +308,15 @@ class TraceRequests(WorkloadKind):
                     f"thinning leaves out sessions, so {level.value:g} requests/s are more than "
                     f"the recorded {recorded:.4g}: take scale: stretch"
                 )
-            return self._with(chosen=self._thinned(min(share, 1.0)))
-        return self
+            return self._with(chosen=self._thinned(min(share, 1.0)), begin=begin)
+        return self._with(begin=begin)
 
-    def _with(self, chosen: Ints | None = None, stretched: float = 1.0) -> TraceRequests:
+    def _with(
+        self, chosen: Ints | None = None, stretched: float = 1.0, begin: float = 0.0
+    ) -> TraceRequests:
         """The same requests, fewer of them or at other times."""
         return TraceRequests(
-            self._rows, self._prompter, self._seed, self._images, chosen, stretched
+            self._rows, self._prompter, self._seed, self._images, chosen, stretched, begin
         )
 
     @property
@@ -339,26 +348,40 @@ class TraceRequests(WorkloadKind):
             return None
         period_s = self._rows.sessions / rate * self._stretched
         one_round = starts_ns[self._chosen] / 1e9 * self._stretched
+        first = self._first_session
+        begin_s = 0.0
+        if self._begin:
+            rounds_before, first_of_round = divmod(first, len(one_round))
+            begin_s = rounds_before * period_s + float(one_round[first_of_round])
         if horizon_s is not None:
             most = horizon_s / period_s * len(one_round)
             if most > MOST_REQUESTS:
                 raise InputError(
                     f"{most:.3g} sessions would be due; a point may have {MOST_REQUESTS:,}"
                 )
-            rounds = int(horizon_s // period_s) + 1
+            rounds = int((horizon_s + begin_s) // period_s) + 1
         else:
             assert count is not None
-            rounds = -(-count // len(one_round))
-        starts = (np.arange(rounds)[:, np.newaxis] * period_s + one_round).ravel()
+            rounds = -(-(first + count) // len(one_round))
+        starts = (np.arange(rounds)[:, np.newaxis] * period_s + one_round).ravel()[first:] - begin_s
         if horizon_s is not None:
             starts = starts[starts < horizon_s]
         return starts[:count]
+
+    @cached_property
+    def _first_session(self) -> int:
+        """How many sessions of the first round begin before ``begin``."""
+        starts_ns, rate = self._rows.starts_ns, self._rows.sessions_per_s
+        if not self._begin or starts_ns is None or rate is None:
+            return 0
+        begin_ns = self._begin * self._rows.sessions / rate * 1e9
+        return int(np.searchsorted(starts_ns[self._chosen], begin_ns))
 
     # -- sessions
 
     def _place(self, session: int) -> tuple[int, int]:
         """The round of a session, and which of the trace's it is."""
-        round_number, index = divmod(session, len(self._chosen))
+        round_number, index = divmod(session + self._first_session, len(self._chosen))
         return round_number, int(self._chosen[index])
 
     def _row(self, session: int, turn: int) -> int:

@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator.base.errors import ProblemsError
 from tests.unit.plan.files import only_problem, planned
+from tests.unit.workloads.traces import AZURE_2023
 
 pytestmark = pytest.mark.usefixtures("judged")
 
@@ -65,6 +66,34 @@ def test_times_of_prompts_need_all_prompts(tmp_path: Path) -> None:
     )
     assert "'w': 'keep' leaves out entries of its prompts" in problem.message
     assert "sent at the wrong times" in str(problem)
+
+
+@pytest.mark.parametrize(
+    ("load", "begin"),
+    [
+        ({"search": "capacity", "control": "request_rate"}, "anywhere"),
+        ({"levels": {"request_rate": ["recorded"]}}, None),
+    ],
+)
+def test_the_probes_of_a_search_over_a_trace_begin_anywhere_in_it(
+    tmp_path: Path, load: dict[str, Any], begin: str | None
+) -> None:
+    (tmp_path / "t.csv").write_text(AZURE_2023)
+    workload = {"name": "w", "kind": "trace", "trace": str(tmp_path / "t.csv")}
+    limits = {"fast": {"ttft": "1s", "attainment": 0.9}}
+
+    def planned_begin(**arrivals: str) -> str | None:
+        given = load | {"arrivals": {"process": "trace", "scale": "stretch", **arrivals}}
+        (planned_load,) = planned(workloads=[workload], load=given, slos=limits).loads
+        return planned_load.arrivals.begin
+
+    assert planned_begin() == begin
+    assert planned_begin(begin="first") == "first"
+
+
+def test_only_recorded_times_have_a_place_to_begin() -> None:
+    load = {"levels": {"request_rate": [1]}, "arrivals": {"process": "poisson", "begin": "first"}}
+    assert "'begin' is for the recorded times" in only_problem(load=load).message
 
 
 def test_arrivals_that_lack_a_field_are_a_problem() -> None:

@@ -140,6 +140,50 @@ def test_stretching_keeps_the_gaps_in_proportion_and_reaches_the_rate(tmp_path: 
     assert requests / 100.0 == pytest.approx(4.0, rel=0.15)
 
 
+@pytest.mark.parametrize("scale", ["stretch", "thin"])
+def test_points_may_begin_anywhere_in_a_trace_and_go_on_with_its_beginning(
+    tmp_path: Path, scale: str
+) -> None:
+    """A trace whose first third has a tenth of its requests: ten minutes of it alone say little."""
+    quiet = np.linspace(0, 3_000, 300, endpoint=False)
+    busy = np.linspace(3_000, 9_000, 2_700, endpoint=False)
+    times = [*quiet.tolist(), *busy.tolist()]
+    head = traces.BURSTGPT_1.partition("\n")[0]
+    body = [f"{at!r},x,{n + 1},1,0,y" for n, at in enumerate(times)]
+    workload = trace(tmp_path / "t.csv", "\n".join([head, *body]))
+    recorded = workload.recorded_rate()
+    assert recorded is not None
+    rate = recorded / 2
+    level = Level(control="request_rate", value=rate)
+    given = {"process": "trace", "scale": scale}
+    anywhere = Arrivals.model_validate({**given, "begin": "anywhere"})
+    counts: list[int] = []
+    firsts: set[int] = set()
+    for seed in range(200):
+        requests = workload.requests(IDS, seed).at_level(level, anywhere)
+        starts = requests.starts_s(600.0, None)
+        assert starts is not None
+        assert starts.min() == 0
+        assert starts.max() < 600
+        counts.append(len(starts))
+        firsts.add(requests.source_row(0, 0))
+    assert np.mean(counts) == pytest.approx(600 * rate, rel=0.1)
+    assert len(firsts) > 100
+    from_first = workload.requests(IDS, 3).at_level(level, Arrivals.model_validate(given))
+    quiet_starts = from_first.starts_s(600.0, None)
+    assert quiet_starts is not None and len(quiet_starts) < 100
+
+    requests = workload.requests(IDS, 3).at_level(level, anywhere)
+    some = requests.starts_s(None, 4_000)
+    assert some is not None and len(some) == 4_000
+    assert (np.diff(some) >= 0).all()
+    sent = [requests.source_row(session, 0) for session in range(4_000)]
+    per_round = len(set(sent))
+    assert sent[per_round:] == sent[: 4_000 - per_round], "after the last session comes the first"
+    assert sorted(sent[:per_round]) != sent[:per_round]
+    assert ids(requests, 0) != ids(requests, per_round), "the next round has other tokens"
+
+
 def scheduled(workload: TraceWorkload, rate: float, scale: str, **fields: Any) -> Schedule:
     arrivals = Arrivals.model_validate({"process": "trace", "scale": scale})
     of_trace = point("request_rate", rate, workload=workload, arrivals=arrivals, **fields)
