@@ -19,7 +19,7 @@ import psutil
 from orchestrator import __version__
 from orchestrator.base.errors import OrchestratorError
 from orchestrator.base.redaction import redact
-from orchestrator.cluster.model_downloads import AbsenceCause, all_absent, hub_cache, wanted_by
+from orchestrator.cluster.model_downloads import AbsenceCause, all_absent, hub_cache, lookups_of
 from orchestrator.cluster.reachability import unknown_interfaces
 from orchestrator.engines.command import Node
 from orchestrator.engines.registry import ROUTERS, program_of
@@ -212,11 +212,11 @@ def _models(launched: Sequence[EngineSettings]) -> list[dict[str, dict[str, str 
     problems_of: list[dict[str, dict[str, str | None]]] = []
     for settings in launched:
         problems: dict[str, dict[str, str | None]] = {}
-        wanted_models = wanted_by(settings)
+        lookups = lookups_of(settings)
         cache = hub_cache(settings.env)
-        free_bytes: int = _space(cache)["free"] if wanted_models else 0
-        for wanted in wanted_models:
-            absence = absences[wanted, cache]
+        free_bytes: int = _space(cache)["free"] if lookups else 0
+        for lookup in lookups:
+            absence = absences[lookup]
             needed_bytes = absence.download_bytes
             problem = absence.problem
             cause = absence.cause
@@ -227,7 +227,7 @@ def _models(launched: Sequence[EngineSettings]) -> list[dict[str, dict[str, str 
                 )
                 cause = AbsenceCause.NO_ROOM
             if problem:
-                problems[wanted.name] = {"problem": problem, "cause": cause}
+                problems[lookup.wanted.name] = {"problem": problem, "cause": cause}
             free_bytes -= needed_bytes
         problems_of.append(problems)
     return problems_of

@@ -47,6 +47,7 @@ class AbsenceCause(StrEnum):
 
     NO_PATH = "no_path"  # a local file or folder
     OFFLINE = "offline"  # the hub may not be asked
+    OFFLINE_BY_FILE = "offline_by_file"  # the engine may not ask it, as the experiment file says
     NO_ROOM = "no_room"
     NOT_FOUND = "not_found"  # the hub does not name it to this user
     NO_REVISION = "no_revision"
@@ -73,6 +74,17 @@ class Wanted:
     def blobs(self, cache: Path) -> Path:
         """Where a hub cache has the content of its files."""
         return cache / f"models--{self.repository.replace('/', '--')}" / "blobs"
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """Something that an engine loads, and where the engine looks for it. ``is_offline``: the
+    engine's own environment keeps it from asking the hub.
+    """
+
+    wanted: Wanted
+    cache: Path
+    is_offline: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,21 +152,33 @@ def downloaded_bytes(settings: EngineSettings, node: Node) -> int:
     return total_bytes
 
 
-def all_absent(launched: Sequence[EngineSettings]) -> dict[tuple[Wanted, Path], Absence]:
-    """What this node lacks of everything that these settings want, by model and hub cache. Each is
-    looked up once, and several at the same time.
+def lookups_of(settings: EngineSettings) -> list[Lookup]:
+    """What an engine needs on its node, and where it looks for that."""
+    from huggingface_hub.constants import ENV_VARS_TRUE_VALUES
+
+    cache = hub_cache(settings.env)
+    is_offline = settings.env.get("HF_HUB_OFFLINE", "").upper() in ENV_VARS_TRUE_VALUES
+    return [Lookup(wanted, cache, is_offline) for wanted in wanted_by(settings)]
+
+
+def all_absent(launched: Sequence[EngineSettings]) -> dict[Lookup, Absence]:
+    """What this node lacks of everything that these settings want. Each is looked up once, and
+    several at the same time.
     """
-    keys: dict[tuple[Wanted, Path], None] = {}
+    lookups: dict[Lookup, None] = {}
     for settings in launched:
-        cache = hub_cache(settings.env)
-        keys |= dict.fromkeys((wanted, cache) for wanted in wanted_by(settings))
+        lookups |= dict.fromkeys(lookups_of(settings))
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        absences = pool.map(lambda key: absent(*key), keys)
-        return dict(zip(keys, absences, strict=True))
+        absences = pool.map(
+            lambda lookup: absent(lookup.wanted, lookup.cache, lookup.is_offline), lookups
+        )
+        return dict(zip(lookups, absences, strict=True))
 
 
-def absent(wanted: Wanted, cache: Path) -> Absence:
-    """What this node lacks of something that an engine loads."""
+def absent(wanted: Wanted, cache: Path, is_offline: bool = False) -> Absence:
+    """What this node lacks of something that an engine loads. ``is_offline``: the engine's own
+    environment keeps it from asking the hub.
+    """
     if os.path.isabs(wanted.name):
         if os.path.exists(wanted.name):
             return Absence()
@@ -167,6 +191,9 @@ def absent(wanted: Wanted, cache: Path) -> Absence:
     if HF_HUB_OFFLINE:
         problem = "not all of it is in this node's cache, and HF_HUB_OFFLINE is set"
         return Absence(problem, AbsenceCause.OFFLINE)
+    if is_offline:
+        problem = "not all of it is in this node's cache, and the file's env has HF_HUB_OFFLINE"
+        return Absence(problem, AbsenceCause.OFFLINE_BY_FILE)
     name = wanted.repository
     try:
         # uses this node's token, if there is one: of its environment, or of a file
@@ -176,10 +203,15 @@ def absent(wanted: Wanted, cache: Path) -> Absence:
         if info.gated:  # the description is public, the files are not
             HfApi().auth_check(name)
     except Exception as error:
-        token = "with a token" if get_token() else "without a token"
+        cause = _cause(error)
+        if cause is AbsenceCause.NO_ANSWER:
+            refusal = "it is not in this node's cache, and the hub does not answer"
+        else:
+            token = "with a token" if get_token() else "without a token"
+            refusal = f"the hub does not serve it ({token})"
         reason = " ".join(str(error).split())
-        problem = f"the hub does not serve it ({token}): {type(error).__name__}: {reason}"
-        return Absence(redact(problem)[:300], _cause(error))
+        problem = f"{refusal}: {type(error).__name__}: {reason}"
+        return Absence(redact(problem)[:300], cause)
     if wanted.part != "weights":
         return Absence()
     return Absence(download_bytes=_to_download(info.siblings or (), wanted.blobs(cache)))

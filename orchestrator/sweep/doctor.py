@@ -33,6 +33,10 @@ MODEL_REMEDIES: Mapping[AbsenceCause, str] = {
         "download it into the cache of every node, or a shared one; or leave HF_HUB_OFFLINE unset "
         "where Ray is started (without Ray: where the sweep is)"
     ),
+    AbsenceCause.OFFLINE_BY_FILE: (
+        "download it into the cache of every node, or a shared one; or take HF_HUB_OFFLINE out of "
+        "the file's env"
+    ),
     AbsenceCause.NO_ROOM: "free some space, or put the cache elsewhere (HF_HOME)",
     AbsenceCause.NOT_FOUND: (
         "mend its name; of a private model, set the HF_TOKEN of a user who may read it where Ray is "

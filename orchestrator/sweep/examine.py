@@ -13,7 +13,7 @@ from orchestrator.base.errors import OrchestratorError
 from orchestrator.base.redaction import redact
 from orchestrator.cluster.base import Growth, Machine, NoAnswer
 from orchestrator.cluster.machine_facts import facts, try_results
-from orchestrator.cluster.model_downloads import hub_cache, wanted_by
+from orchestrator.cluster.model_downloads import lookups_of
 from orchestrator.cluster.protocol import Cluster, Probes
 from orchestrator.cluster.reachability import listen, unreached
 from orchestrator.engines.registry import ENGINES
@@ -85,14 +85,12 @@ def requirements_of(deployments: Iterable[Deployment]) -> Requirements:
         if not ENGINES[deployment.settings.engine].launches:
             continue
         for part in deployment.settings.parts.values():
-            models = wanted_by(part)
             key = (
                 part.engine,
                 part.executable,
                 part.image,
                 part.container_runtime,
-                *models,
-                hub_cache(part.env) if models else None,
+                *lookups_of(part),
             )
             requirement = requirements.setdefault(key, Requirement(part, []))
             requirement.deployments.append(deployment)

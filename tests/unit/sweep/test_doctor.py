@@ -443,7 +443,7 @@ def test_a_model_that_a_node_cannot_have_is_named_with_the_reason(
 
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", gated)
     said = of("org/not-there")
-    assert "with a token" in said
+    assert "403 for ***: accept the licence" in said
     assert "accept the licence" in said
     assert secret not in said
     files = [
@@ -563,6 +563,22 @@ def test_why_the_hub_does_not_serve_a_model_is_told(
     assert said["cause"] == cause
 
 
+@pytest.mark.parametrize(("value", "may_ask"), [("1", False), ("true", False), ("0", True)])
+def test_a_model_that_the_files_env_keeps_from_the_hub_is_missing_whatever_the_hub_has(
+    value: str, may_ask: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    info = SimpleNamespace(gated=False, siblings=())
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: info)
+    planned = deployments(f"{VLLM}, env: {{HF_HUB_OFFLINE: '{value}'}}")
+    requirements = requirements_of(planned)
+    (absences,) = machine_facts._models([requirements[0].settings])
+    findings = told(gpu_node(models=absences), requirements=requirements)
+    remedies = [] if may_ask else [MODEL_REMEDIES[AbsenceCause.OFFLINE_BY_FILE]]
+    assert [finding.do for finding in findings] == remedies
+
+
 def test_a_hub_that_does_not_answer_is_no_question_of_a_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -575,6 +591,8 @@ def test_a_hub_that_does_not_answer_is_no_question_of_a_token(
     requirements = requirements_of(deployments(VLLM))
     (absences,) = machine_facts._models([requirements[0].settings])
     (found,) = told(gpu_node(models=absences), requirements=requirements)
+    assert "not in this node's cache, and the hub does not answer: ConnectionError" in found.what
+    assert "token" not in found.what
     assert found.do == MODEL_REMEDIES[AbsenceCause.NO_ANSWER]
     assert "HF_TOKEN" not in found.do
 
