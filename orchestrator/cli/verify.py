@@ -19,6 +19,10 @@ or gone.
 
 Exit status: 0 all files are whole, 3 some are damaged.
 """
+REMEDY = (
+    "to mend it: the same run again measures what is gone or cut off; of a file whose content has "
+    "changed, remove the manifest from commits/ first"
+)
 
 
 @click.command(cls=CliCommand, examples=EXAMPLES, details=DETAILS)
@@ -28,6 +32,7 @@ def verify(uri: str, experiment: str | None) -> int:
     """Check the files at URI for damage."""
     from orchestrator.base.text import listed
     from orchestrator.report.selection import experiments
+    from orchestrator.report.text import echo
     from orchestrator.results.root import open_results
 
     files = 0
@@ -42,6 +47,8 @@ def verify(uri: str, experiment: str | None) -> int:
                 damaged += 1
                 click.echo(f"{stored.name}/{part}: {problem}")
     click.echo(f"{files} files, {damaged} damaged")
+    if damaged:
+        echo(REMEDY)
     if simulated:
         click.echo(f"simulated, nothing was measured: {listed(simulated)}")
     return 3 if damaged else 0

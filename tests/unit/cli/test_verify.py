@@ -39,9 +39,10 @@ def test_a_damaged_file_is_named_and_is_status_3(store: Store) -> None:
     damaged = parts(store)[0]
     damaged.write_bytes(damaged.read_bytes()[:-1])
     done = invoke("verify", store.uri)
-    line, counts = done.stdout.splitlines()
+    line, counts, *remedy = done.stdout.splitlines()
     assert line.startswith(f"first/{damaged.relative_to(Path(store.uri, 'first'))}: ")
     assert counts.endswith(" files, 1 damaged")
+    assert " ".join(remedy).startswith("to mend it: the same run again measures what is gone")
     assert done.status == 3
 
 
