@@ -40,6 +40,7 @@ MODEL = StarterQuestion(
     "model", "Model (a name on the hub, or a folder)", "meta-llama/Llama-3.1-8B-Instruct"
 )
 GPUS = StarterQuestion("gpus", "GPUs of one node", "8 x H100-80GB")
+GPUS_OF_AN_EMULATOR = StarterQuestion("gpus", "GPUs that the emulator imitates", GPUS.default)
 GPUS_OF_A_SERVER = StarterQuestion("gpus", "GPUs that the server runs on, or none", "none")
 WORKLOAD = StarterQuestion(
     "workload", "Workload (a preset such as chat or rag, or tokens in and out: 512/128)", "chat"
@@ -93,7 +94,11 @@ def init(
     if not file.absolute().parent.is_dir():
         raise InputError(f"there is no folder {file.absolute().parent}")
     server = _answer(ENGINE, engine, server_of)
-    gpus_question = GPUS if server.url is None else GPUS_OF_A_SERVER
+    gpus_question = GPUS
+    if server.url is not None:
+        gpus_question = GPUS_OF_A_SERVER
+    elif server.engine == "emulator":
+        gpus_question = GPUS_OF_AN_EMULATOR
     answers = StarterAnswers(
         server=server,
         model=_answer(MODEL, model, str.strip),

@@ -302,8 +302,9 @@ def _emulator(answers: StarterAnswers) -> list[str]:
         "  engine: emulator                 # imitates the timing of an engine; nothing is measured",
         "  hardware: cpu                    # where the emulator runs",
         f"  profile: {answers.gpus.accelerator}/{answers.model}",
-        "  vary:",
-        f"    - grid: {{tensor_parallel_size: {sizes}}}",
+        "  vary:                            # each combination of values is a deployment",
+        "    - grid: {max_num_seqs: [16, 64]}",
+        f"    # - grid: {{tensor_parallel_size: {sizes}}}    # takes as many cores here",
     ]
 
 

@@ -50,6 +50,21 @@ def test_the_file_plans_on_cpus_and_for_an_emulator(engine: str, tmp_path: Path)
     planned(written(tmp_path, "--engine", engine, "--gpus", gpus, "--workload", "512/128"))
 
 
+def test_the_file_of_an_emulator_runs_on_a_machine_with_one_core(tmp_path: Path) -> None:
+    plan = planned(written(tmp_path, "--engine", "emulator", "--gpus", "8 x H100-80GB")).stdout
+    assert "2 deployments: 2 planned" in plan
+    assert plan.count("1 core ") == 2
+
+
+def test_of_an_emulator_the_gpus_that_it_imitates_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(init_module, "can_ask", lambda: True)
+    answers = "emulator\n\n2 x H100-80GB\n\n\n"
+    done = CliRunner().invoke(cli, ["init", str(tmp_path / "sweep.yaml")], input=answers)
+    assert "GPUs that the emulator imitates [8 x H100-80GB]: 2 x" in done.output
+
+
 @pytest.mark.parametrize("preset", PRESETS.names())
 def test_the_file_plans_with_every_preset(preset: str, tmp_path: Path) -> None:
     done = planned(written(tmp_path, "--workload", preset))
