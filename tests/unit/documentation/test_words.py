@@ -1,5 +1,5 @@
 """A word of the field is linked to its definition where a page first uses it: in the README, in the
-first steps and in the guides.
+first steps, in the guides, and in the definitions of other words.
 """
 
 from __future__ import annotations
@@ -16,9 +16,17 @@ WORDS = (
     *("TTFT", "TPOT", "ITL", "E2E", "SLO", "goodput", "attainment", "knee", "frontier"),
     *("KV cache", "prefill", "replica", "probe", "open loop", "closed loop", "steady window"),
     *("tensor parallelism", "pipeline parallelism", "quantization", "runner-up", "shortlist"),
-    *("deployment", "design effect"),
+    *(
+        "deployment",
+        "design effect",
+        "in flight",
+        "percentile",
+        "prefix cache",
+        "OpenAI-compatible",
+    ),
 )
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("start/*.md")), *sorted(DOCS.glob("guides/*.md"))]
+DEFINITION = re.compile(r"^### ([^\n]+)\n(.+?)(?=^#|\Z)", re.S | re.M)
 LEFT_OUT = re.compile(r"<!--.*?-->|<picture>.*?</picture>|!\[[^\]]*\]\([^)]*\)|^#.*?$", re.S | re.M)
 LINK = re.compile(r"\[[^\[\]]+\]\([^)]+\)")
 
@@ -38,6 +46,14 @@ def unlinked(text: str) -> list[str]:
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
 def test_a_word_is_linked_where_a_page_first_uses_it(page: Path) -> None:
     assert unlinked(page.read_text(encoding="utf-8")) == []
+
+
+def test_a_definition_links_the_words_that_it_uses() -> None:
+    definitions = DEFINITION.findall((DOCS / "words.md").read_text(encoding="utf-8"))
+    assert definitions
+    for name, text in definitions:
+        others = [word for word in unlinked(text) if word.lower() not in name.lower()]
+        assert others == [], name
 
 
 def test_every_word_has_a_definition() -> None:
