@@ -27,6 +27,7 @@ from orchestrator.load.point import LoadPoint, Target
 from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Arrivals, Lengths, Level
 from orchestrator.workloads.drawn import RandomWorkload
+from orchestrator.workloads.kind import IdRange
 
 MODES = ("normal", "nice", "realtime")
 TPOT = "vllm:request_time_per_output_token_seconds"
@@ -64,7 +65,7 @@ def run_once(args: argparse.Namespace, mode: str, seed: int) -> dict[str, float]
         duration_s=None,
         requests=args.requests,
         seed=seed,
-        vocabulary=(300, 1500),
+        id_range=IdRange(300, 1500),
     )
     client = LoadClient(priority=mode)
     client.prepare(point)

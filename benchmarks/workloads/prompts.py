@@ -38,7 +38,7 @@ def main() -> None:
     for takes_ids in (True, False):
         if options.only == ("text" if takes_ids else "ids"):
             continue
-        makes = prompter(takes_ids=takes_ids, tokenizer=options.tokenizer, vocabulary=None)
+        makes = prompter(takes_ids=takes_ids, tokenizer=options.tokenizer, id_range=None)
         measure(options, makes, "ids" if takes_ids else type(makes).__name__)
         if options.corpus:
             slices = loaded(options, makes)

@@ -333,7 +333,7 @@ def _context(answers: StarterAnswers) -> int | None:
     most = LONGEST_CONTEXT
     if facts is not None and facts.max_model_len is not None:
         most = facts.max_model_len
-    _, longest = _workload(answers.workload).token_bounds()
+    longest = _workload(answers.workload).token_bounds().most
     needed = None
     if longest is not None:
         needed = 1 << (longest - 1).bit_length()  # the next power of two

@@ -220,7 +220,7 @@ def _prompter(experiment: Experiment, shown: Workload, tokenizer: str | None) ->
         settings = combination.settings
         tokenizer = local_tokenizer(settings.tokenizer or settings.model)
     takes_ids = shown.api == "completions"
-    return prompter(takes_ids=takes_ids, tokenizer=tokenizer, vocabulary=None)
+    return prompter(takes_ids=takes_ids, tokenizer=tokenizer, id_range=None)
 
 
 def _reuse_json(reuse: WorkloadReuse) -> dict[str, Any]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from orchestrator.load.request_record import EndedRequest
     from orchestrator.results.row_writer import RowFile
     from orchestrator.telemetry.core_wait import CoreWait
+    from orchestrator.workloads.kind import IdRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +79,8 @@ class LoadPoint:
     watched: bool = False  # LoadClient.so_far is called while it runs
     # the engine gives no token counts: keep replies, count them with the tokenizer afterwards
     count_text: bool = False
-    # token ids to draw from, [low, high), where there is no tokenizer
-    vocabulary: tuple[int, int] | None = None
+    # token ids to draw from, where there is no tokenizer; None: SAFE_IDS (workloads/content.py)
+    id_range: IdRange | None = None
     # tokens that the engine's prefix cache keeps together; None: it keeps no prefixes
     cache_block_tokens: int | None = 1
     measurement_id: str = ""

@@ -60,7 +60,7 @@ class Assignment:
         point_prompter = prompter(
             takes_ids=point.dialect.prompt_token_ids,
             tokenizer=point.tokenizer,
-            vocabulary=point.vocabulary,
+            id_range=point.id_range,
         )
         kind = kind_of(point, point_prompter)
         _check_options(point)

@@ -271,14 +271,16 @@ def workload_mismatch(
             return mismatch
     if max_model_len is None:
         return None
-    least, most = workload.token_bounds()
+    bounds = workload.token_bounds()
     limit = f"max_model_len is {max_model_len:,}"
-    if least > max_model_len:
+    if bounds.least > max_model_len:
         return RuleFinding(
-            "impossible", "lengths", f"{name} needs at least {least:,} tokens a request, {limit}"
+            "impossible",
+            "lengths",
+            f"{name} needs at least {bounds.least:,} tokens a request, {limit}",
         )
-    if most is not None and most > max_model_len:
-        sentence = f"{name} has requests of up to {most:,} tokens, {limit}: those will fail"
+    if bounds.most is not None and bounds.most > max_model_len:
+        sentence = f"{name} has requests of up to {bounds.most:,} tokens, {limit}: those will fail"
         return RuleFinding("risky", "lengths", sentence)
     return None
 

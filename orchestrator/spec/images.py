@@ -74,7 +74,7 @@ class Images(Strict):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        most = self.count.bounds[1]
+        most = self.count.bounds.most
         if most is None or most > MOST_IMAGES:
             raise wrong("count", f"a message has at most {MOST_IMAGES} images", "give max")
         if self.distinct < len(self.sizes):

@@ -163,6 +163,15 @@ def _later_keys(model: type[Growing]) -> frozenset[str]:
     return frozenset().union(*keys)
 
 
+class LengthBounds(NamedTuple):
+    """The smallest and the largest length that can come, in tokens or in turns. ``most`` None:
+    there is no upper limit, or none is known.
+    """
+
+    least: int
+    most: int | None
+
+
 def check_bounds(least: float, most: float | None, unit: str = "") -> None:
     """Raises ValueError where no number lies between the bounds of what is drawn."""
     if most is not None and most < least:
@@ -292,17 +301,17 @@ class Lengths(Growing):
         return [self.fixed, self.lognormal, self.uniform, self.normal, self.histogram]
 
     @property
-    def bounds(self) -> tuple[int, int | None]:
-        """The smallest and the largest number that can be drawn; None: there is no upper limit."""
+    def bounds(self) -> LengthBounds:
+        """The smallest and the largest number that can be drawn."""
         if self.fixed is not None:
-            return self.fixed, self.fixed
+            return LengthBounds(self.fixed, self.fixed)
         if self.histogram is not None:
             least = min(part.min for part in self.histogram)
             most = max(part.max for part in self.histogram)
-            return least, most
+            return LengthBounds(least, most)
         drawn = self.uniform or self.lognormal or self.normal
         assert drawn is not None  # _one_way
-        return drawn.min, drawn.max
+        return LengthBounds(drawn.min, drawn.max)
 
 
 class Workload(Growing, ABC):
@@ -444,10 +453,8 @@ class Workload(Growing, ABC):
         return self
 
     @abstractmethod
-    def token_bounds(self) -> tuple[int, int | None]:
-        """Fewest and most tokens, of prompt and answer together, of a session's longest request.
-        None: no upper limit is known.
-        """
+    def token_bounds(self) -> LengthBounds:
+        """Fewest and most tokens, of prompt and answer together, of a session's longest request."""
 
     def longer_prompts(self, tokens: int) -> float | None:
         """Share of prompts with more than ``tokens`` tokens. It is 0 or 1 only where that is

@@ -52,8 +52,8 @@ class Turns(Lengths):
 
     @model_validator(mode="after")
     def _within_limit(self) -> Self:
-        least, most = self.bounds
-        longest = least if most is None else most
+        bounds = self.bounds
+        longest = bounds.least if bounds.most is None else bounds.most
         if longest > MOST_TURNS:
             raise ValueError(f"a session has at most {MOST_TURNS:,} turns")
         return self
@@ -61,7 +61,7 @@ class Turns(Lengths):
     @property
     def most(self) -> int:
         """Turns of the longest session. Without a limit of their own, more are never drawn."""
-        return self.bounds[1] or MOST_TURNS
+        return self.bounds.most or MOST_TURNS
 
     @model_serializer(mode="wrap")
     def _stored(self, handler: SerializerFunctionWrapHandler) -> Any:
@@ -206,7 +206,7 @@ class Documents(Strict):
 
     @model_validator(mode="after")
     def _enough(self) -> Self:
-        most = self.count.bounds[1]
+        most = self.count.bounds.most
         if most is None or most > MOST_DOCUMENTS:
             raise ValueError(f"count: a prompt has at most {MOST_DOCUMENTS:,} documents; give max")
         if most > self.pool:

@@ -28,6 +28,7 @@ from orchestrator.spec.dialect import SGLANG_GENERATE, TGI_STREAM, Dialect
 from orchestrator.spec.load import Arrivals, Lengths, Level
 from orchestrator.workloads.content import SMALLER_IDS
 from orchestrator.workloads.drawn import RandomWorkload
+from orchestrator.workloads.kind import IdRange
 
 if TYPE_CHECKING:
     from orchestrator.spec.settings import EngineSettings
@@ -53,12 +54,12 @@ _NATIVE = {
 
 @dataclass(frozen=True, slots=True)
 class EndpointDialect:
-    """How to talk to an endpoint. ``vocabulary``: the range of token ids for prompts, None for the
+    """How to talk to an endpoint. ``id_range``: the range of token ids for prompts, None for the
     usual one. ``notes``: sentences for the user on what the endpoint cannot do.
     """
 
     dialect: Dialect
-    vocabulary: tuple[int, int] | None
+    id_range: IdRange | None
     notes: tuple[str, ...] = ()
     counts: bool = True  # it reports how many tokens it generated
     emulated: bool = False  # it is our emulator
@@ -262,33 +263,33 @@ class _Trials:
         row: dict[str, Any] = {}
         for dialect in candidates:
             takes_ids = dialect.prompt_token_ids and not self.tokenizer
-            for vocabulary in SMALLER_IDS if takes_ids else (None,):
-                row = self._row_of_two(dialect, vocabulary)
+            for id_range in SMALLER_IDS if takes_ids else (None,):
+                row = self._row_of_two(dialect, id_range)
                 if _answered(row):
-                    return self._detected(dialect, vocabulary, row, candidates[0])
+                    return self._detected(dialect, id_range, row, candidates[0])
                 if not (_is_refusal(row) or _may_be_refusal(row)):
                     raise self._failed(dialect, row)
                 if not _refuses_ids(row):
                     break  # smaller token ids would be refused, too
         raise self._all_refused(candidates[0], row)
 
-    def _row_of_two(self, dialect: Dialect, vocabulary: tuple[int, int] | None) -> dict[str, Any]:
+    def _row_of_two(self, dialect: Dialect, id_range: IdRange | None) -> dict[str, Any]:
         """The row of a trial request. If the request fails in a way that may be chance, a second
         one is sent and its row is returned, because answers in a plainer dialect would say less.
         """
         salted = dialect.salted("trial")
-        row = self._send(salted, vocabulary)
+        row = self._send(salted, id_range)
         if _answered(row) or not _may_be_refusal(row):
             return row
-        return self._send(salted, vocabulary)
+        return self._send(salted, id_range)
 
-    def _send(self, dialect: Dialect, vocabulary: tuple[int, int] | None) -> dict[str, Any]:
-        return _row_of_trial(self.target, dialect, self.tokenizer, vocabulary, self.timeout_s)
+    def _send(self, dialect: Dialect, id_range: IdRange | None) -> dict[str, Any]:
+        return _row_of_trial(self.target, dialect, self.tokenizer, id_range, self.timeout_s)
 
     def _detected(
         self,
         dialect: Dialect,
-        vocabulary: tuple[int, int] | None,
+        id_range: IdRange | None,
         row: dict[str, Any],
         best: Dialect,
     ) -> EndpointDialect:
@@ -302,7 +303,7 @@ class _Trials:
                 instead = "the tokenizer counts its replies"
             notes.append(f"the endpoint reports no token counts: {instead}")
         dialect = replace(dialect, reports_counts=reports_counts)
-        return EndpointDialect(dialect, vocabulary, tuple(notes), counts, _is_emulator(self.target))
+        return EndpointDialect(dialect, id_range, tuple(notes), counts, _is_emulator(self.target))
 
     def _failed(self, dialect: Dialect, row: dict[str, Any]) -> TrialFailed:
         """The error for a trial that failed in a way that no plainer dialect would mend."""
@@ -392,7 +393,7 @@ def _row_of_trial(
     target: Target,
     dialect: Dialect,
     tokenizer: str | None,
-    vocabulary: tuple[int, int] | None,
+    id_range: IdRange | None,
     timeout_s: float,
 ) -> dict[str, Any]:
     """Send one request of two tokens. Returns its row."""
@@ -409,7 +410,7 @@ def _row_of_trial(
         seed=time.time_ns() & 0xFFFFFFFF,  # a prompt that no measurement will send
         request_timeout_s=timeout_s,
         tokenizer=tokenizer,
-        vocabulary=vocabulary,
+        id_range=id_range,
     )
     client = LoadClient()
     client.prepare(point)

@@ -128,7 +128,7 @@ class EndpointRun:
             seed=self.measurement.seed,
             tokenizer=tokenizer,
             count_text=not detected.counts and tokenizer is not None,
-            vocabulary=detected.vocabulary,
+            id_range=detected.id_range,
             cache_block_tokens=BLOCK_TOKENS if detected.emulated else 1,
             measurement_id=self.measurement.measurement_id,
             attempt_id=attempt_id,

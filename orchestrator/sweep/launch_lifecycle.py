@@ -398,7 +398,7 @@ class LaunchLifecycle:
             seed=following.measurement.tried(self._work.tries.of(measurement_id)).seed,
             # each client looks for the tokenizer on its own node
             tokenizer=settings.tokenizer or settings.model,
-            vocabulary=ids_within(measurer.replicas.vocab_size),
+            id_range=ids_within(measurer.replicas.vocab_size),
             cache_block_tokens=ENGINES[settings.engine].cache_block_tokens(
                 settings, self._deployment.hardware
             ),

@@ -20,15 +20,15 @@ from orchestrator.base.errors import InputError
 from orchestrator.results.ids import content_digest
 from orchestrator.spec.load import TOKENS_PER_WORD
 from orchestrator.workloads.endless_text import EndlessText, token_ids
-from orchestrator.workloads.kind import Part, Prompter, TokenIds
+from orchestrator.workloads.kind import IdRange, Part, Prompter, TokenIds
 
 # Token ids for an unknown model. Control tokens sit below 1,000 (Mistral's tekken reserves exactly
 # the first 1,000, Gemma's unused and Llama 2's byte tokens end below 300) or at the end of the
 # vocabulary (Llama 3 from 128,000, Qwen from 151,643), and 31,000 is below the smallest usual
 # vocabulary of 32,000.
-SAFE_IDS = (1_000, 31_000)
+SAFE_IDS = IdRange(1_000, 31_000)
 # For vocabularies smaller than any usual one (test models): the first range that fits.
-SMALLER_IDS = (SAFE_IDS, (1_000, 8_000), (300, 1_500), (100, 250))
+SMALLER_IDS = (SAFE_IDS, IdRange(1_000, 8_000), IdRange(300, 1_500), IdRange(100, 250))
 
 MOST_CORRECTIONS = 64  # tries to give one text the wanted length
 CHECKED = 64  # prompts of words for each that is counted, where a trial found that words add up
@@ -48,15 +48,15 @@ WORDS = (
 
 
 class RandomIds:
-    """Token ids drawn uniformly from a set without control tokens, or from a range [low, high)."""
+    """Token ids drawn uniformly from a set without control tokens, or from a range."""
 
-    def __init__(self, ids: TokenIds | tuple[int, int], tokenizer: Any = None) -> None:
+    def __init__(self, ids: TokenIds | IdRange, tokenizer: Any = None) -> None:
         self._ids = ids
         self._tokenizer = tokenizer
 
     def make(self, rng: np.random.Generator, tokens: int) -> Part:
-        if isinstance(self._ids, tuple):
-            return rng.integers(*self._ids, tokens, dtype=np.int32)
+        if isinstance(self._ids, IdRange):
+            return rng.integers(self._ids.first, self._ids.end, tokens, dtype=np.int32)
         return self._ids[rng.integers(0, len(self._ids), tokens)]
 
     def count(self, text: str) -> int | None:
@@ -365,23 +365,21 @@ def tokens_per_word(tokenizer: str) -> float | None:
     return len(ids) / len(ENGLISH.split()) if ids else None
 
 
-def ids_within(vocab_size: int | None) -> tuple[int, int] | None:
+def ids_within(vocab_size: int | None) -> IdRange | None:
     """The range of safe ids for a vocabulary of this size; None where the size is unknown or too
     small.
     """
     if vocab_size is None:
         return None
-    return next((ids for ids in SMALLER_IDS if ids[1] <= vocab_size), None)
+    return next((ids for ids in SMALLER_IDS if ids.end <= vocab_size), None)
 
 
-def prompter(
-    *, takes_ids: bool, tokenizer: str | None, vocabulary: tuple[int, int] | None
-) -> Prompter:
+def prompter(*, takes_ids: bool, tokenizer: str | None, id_range: IdRange | None) -> Prompter:
     """Makes token ids where the server takes them, else text. The length is exact where there is a
-    tokenizer. ``vocabulary`` is the range of ids ``[low, high)`` that is safe without one.
+    tokenizer. ``id_range``: of ids that are safe without one; None: SAFE_IDS.
     """
     if tokenizer is None:
-        return RandomIds(vocabulary or SAFE_IDS) if takes_ids else Words()
+        return RandomIds(id_range or SAFE_IDS) if takes_ids else Words()
     loaded = load_tokenizer(tokenizer)
     if takes_ids:
         return RandomIds(_plain_ids(loaded), loaded)

@@ -22,6 +22,7 @@ from orchestrator.spec.load import (
     TOKENS_PER_WORD,
     Arrivals,
     ContentKind,
+    LengthBounds,
     Lengths,
     Level,
     Workload,
@@ -65,32 +66,32 @@ _PICTURE = -1  # begins the name of a picture; names of drawn tokens begin with 
 
 def _largest(lengths: Sequence[Lengths]) -> int | None:
     """The largest number that any of these lengths can draw; None: there is no limit."""
-    limits = [candidate.bounds[1] for candidate in lengths]
+    limits = [candidate.bounds.most for candidate in lengths]
     finite = [limit for limit in limits if limit is not None]
     return max(finite) if len(finite) == len(limits) else None
 
 
 def _least_input(shape: SessionShape, turns: int) -> int:
     """Fewest tokens of all user messages of a session with so many turns."""
-    least = min(pair.input.bounds[0] for pair in shape.pairs)
-    first = least if shape.first_input is None else shape.first_input.bounds[0]
+    least = min(pair.input.bounds.least for pair in shape.pairs)
+    first = least if shape.first_input is None else shape.first_input.bounds.least
     total = first + (turns - 1) * least
     if shape.documents is not None:
-        total += turns * shape.documents.count.bounds[0] * shape.documents.tokens.bounds[0]
+        total += turns * shape.documents.count.bounds.least * shape.documents.tokens.bounds.least
     return total
 
 
 def _most_input(shape: SessionShape, turns: int) -> int | None:
     """Most tokens of all user messages of a session with so many turns; None: no limit."""
     most = _largest([pair.input for pair in shape.pairs])
-    first = most if shape.first_input is None else shape.first_input.bounds[1]
+    first = most if shape.first_input is None else shape.first_input.bounds.most
     if most is None or first is None:
         return None
     total = first + (turns - 1) * most
     if shape.documents is None:
         return total
-    most_documents = shape.documents.count.bounds[1]
-    most_tokens = shape.documents.tokens.bounds[1]
+    most_documents = shape.documents.count.bounds.most
+    most_tokens = shape.documents.tokens.bounds.most
     if most_documents is None or most_tokens is None:
         return None
     return total + turns * most_documents * most_tokens
@@ -243,17 +244,18 @@ class Drawn(Workload):
             content["content"] = {"text": digest}
         return content
 
-    def token_bounds(self) -> tuple[int, int | None]:
+    def token_bounds(self) -> LengthBounds:
         """The last turn of a conversation contains all turns before it."""
         shape = self.session()
-        least_turns, _ = shape.turns.bounds
+        least_turns = shape.turns.bounds.least
         least = self.shared_prefix_tokens + _least_input(shape, least_turns)
-        least += least_turns * min(pair.output.bounds[0] for pair in shape.pairs)
+        least += least_turns * min(pair.output.bounds.least for pair in shape.pairs)
         most_output = _largest([pair.output for pair in shape.pairs])
         most_input = _most_input(shape, self.most_turns())
         if most_input is None or most_output is None or self.sends_images():
-            return least, None
-        return least, self.shared_prefix_tokens + most_input + self.most_turns() * most_output
+            return LengthBounds(least, None)
+        most = self.shared_prefix_tokens + most_input + self.most_turns() * most_output
+        return LengthBounds(least, most)
 
     def longer_prompts(self, tokens: int) -> float:
         """The share of prompts longer than ``tokens``: by the bounds of the lengths, else estimated

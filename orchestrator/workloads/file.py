@@ -34,7 +34,7 @@ from orchestrator.base.text import counted
 from orchestrator.results.ids import content_digest
 from orchestrator.spec.constraint import ConstraintKind, ToolChoice
 from orchestrator.spec.document import wrong
-from orchestrator.spec.load import ContentKind, Growing, Lengths, Workload
+from orchestrator.spec.load import ContentKind, Growing, LengthBounds, Lengths, Workload
 from orchestrator.spec.request_options import NamedTool, asks_for_more, tool_name
 from orchestrator.spec.settings import OneLine, as_tuple
 from orchestrator.spec.traces import Keep
@@ -312,8 +312,8 @@ class AnswerLengths(Lengths):
         return [*super()._choices(), self.recorded or None]
 
     @property
-    def bounds(self) -> tuple[int, int | None]:
-        return (1, None) if self.recorded else super().bounds
+    def bounds(self) -> LengthBounds:
+        return LengthBounds(1, None) if self.recorded else super().bounds
 
 
 class FileWorkload(Workload):
@@ -429,16 +429,17 @@ class FileWorkload(Workload):
         placed.check(file_summary)
         return placed.model_copy(update={"prompts_digest": file_summary.digest})
 
-    def token_bounds(self) -> tuple[int, int | None]:
+    def token_bounds(self) -> LengthBounds:
         """The bounds of all entries. There is no upper one if prompts are texts, whose tokens are
         not counted.
         """
-        least_own, most_own = self.output_tokens.bounds if self.output_tokens else (1, 1)
+        own = self.output_tokens.bounds if self.output_tokens else LengthBounds(1, 1)
         lengths = self.summary().lengths
-        least = min(max(entry.prompt, 1) + (entry.answer or least_own) for entry in lengths)
-        if most_own is None or any(entry.prompt == 0 for entry in lengths):
-            return least, None
-        return least, max(entry.prompt + (entry.answer or most_own) for entry in lengths)
+        least = min(max(entry.prompt, 1) + (entry.answer or own.least) for entry in lengths)
+        if own.most is None or any(entry.prompt == 0 for entry in lengths):
+            return LengthBounds(least, None)
+        most = max(entry.prompt + (entry.answer or own.most) for entry in lengths)
+        return LengthBounds(least, most)
 
     def mean_turns(self) -> float:
         file_summary = self.summary()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,15 @@ from orchestrator.spec.load import Arrivals, Level
 
 TokenIds = NDArray[np.int32]
 Part = str | TokenIds
+
+
+class IdRange(NamedTuple):
+    """Token ids from ``first`` on, below ``end``."""
+
+    first: int
+    end: int
+
+
 Content = tuple[Part, ...]  # all text, or all token ids
 Speaker = Literal["system", "user", "assistant", "tool"]  # who a message is from
 

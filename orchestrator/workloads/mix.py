@@ -17,7 +17,15 @@ from orchestrator.base.arrays import Floats, Ints
 from orchestrator.base.errors import Problem, ProblemsError
 from orchestrator.spec.assumptions import EngineFact
 from orchestrator.spec.document import wrong
-from orchestrator.spec.load import AnyWorkload, Arrivals, ContentKind, Level, Weight, Workload
+from orchestrator.spec.load import (
+    AnyWorkload,
+    Arrivals,
+    ContentKind,
+    LengthBounds,
+    Level,
+    Weight,
+    Workload,
+)
 from orchestrator.spec.settings import Name, Strict, as_tuple
 from orchestrator.workloads.adapters import PopularAdapters, adapters_of
 from orchestrator.workloads.kind import (
@@ -136,15 +144,15 @@ class MixWorkload(Workload):
             raise ProblemsError(problems)
         return self.with_contents(resolved)
 
-    def token_bounds(self) -> tuple[int, int | None]:
-        bounds = [content.token_bounds() for content in self.contents]
-        least = min(of_part[0] for of_part in bounds)
+    def token_bounds(self) -> LengthBounds:
+        bounds_of_parts = [content.token_bounds() for content in self.contents]
+        least = min(bounds.least for bounds in bounds_of_parts)
         most: list[int] = []
-        for of_part in bounds:
-            if of_part[1] is None:
-                return least, None
-            most.append(of_part[1])
-        return least, max(most)
+        for bounds in bounds_of_parts:
+            if bounds.most is None:
+                return LengthBounds(least, None)
+            most.append(bounds.most)
+        return LengthBounds(least, max(most))
 
     def longer_prompts(self, tokens: int) -> float | None:
         shares = self.request_shares

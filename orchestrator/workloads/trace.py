@@ -19,7 +19,16 @@ from orchestrator.base.errors import InputError
 from orchestrator.base.text import counted
 from orchestrator.spec.document import wrong
 from orchestrator.spec.images import Images
-from orchestrator.spec.load import MOST_REQUESTS, Arrivals, Begin, Duration, Level, Scale, Workload
+from orchestrator.spec.load import (
+    MOST_REQUESTS,
+    Arrivals,
+    Begin,
+    Duration,
+    LengthBounds,
+    Level,
+    Scale,
+    Workload,
+)
 from orchestrator.spec.settings import OneLine
 from orchestrator.spec.traces import Filters, Keep, TraceColumns, Window
 from orchestrator.workloads.fidelity import RATE_TOLERANCE
@@ -174,11 +183,12 @@ class TraceWorkload(Workload):
         options = {key: asked[key] for key in kept if key in asked}
         return {"kind": self.kind, "api": self.api, "rows": digest, **options}
 
-    def token_bounds(self) -> tuple[int, int | None]:
+    def token_bounds(self) -> LengthBounds:
         lengths = self.rows().lengths
         assert lengths is not None  # all rows are read
-        least, most = lengths.totals
-        return least, None if self.sends_images() else most
+        if self.sends_images():
+            return LengthBounds(lengths.totals.least, None)
+        return lengths.totals
 
     def longer_prompts(self, tokens: int) -> float | None:
         lengths = self.rows().lengths

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from orchestrator.base.arrays import Bools, Floats, Ints
 from orchestrator.spec.images import MOST_IMAGES
-from orchestrator.spec.load import MOST_REQUESTS
+from orchestrator.spec.load import MOST_REQUESTS, LengthBounds
 from orchestrator.spec.traces import Filters, Keep, TraceColumns, Window, cell_text
 from orchestrator.workloads.trace_formats import (
     TraceFormat,
@@ -69,20 +69,19 @@ class TraceRules:
 
 @dataclass(frozen=True, slots=True)
 class TraceLengths:
-    """The figures of the lengths that a plan needs for every deployment. ``totals``: the smallest
-    and the largest number of tokens of a prompt with its answer. ``sorted_inputs``: tokens of all
-    prompts.
+    """The figures of the lengths that a plan needs for every deployment. ``totals``: tokens of a
+    prompt with its answer. ``sorted_inputs``: tokens of all prompts.
     """
 
-    totals: tuple[int, int]
+    totals: LengthBounds
     sorted_inputs: NDArray[np.uint32]
 
     @classmethod
     def of(cls, inputs: Ints, outputs: Ints) -> TraceLengths:
         totals = inputs + outputs
-        least_and_most = (int(totals.min()), int(totals.max()))
+        bounds = LengthBounds(int(totals.min()), int(totals.max()))
         sorted_inputs = np.sort(inputs.astype(np.uint32))
-        return cls(least_and_most, sorted_inputs)
+        return cls(bounds, sorted_inputs)
 
     def share_longer(self, tokens: int) -> float:
         """The share of prompts with more than ``tokens`` tokens."""

@@ -19,7 +19,14 @@ from orchestrator.base.errors import InputError, ProblemsError
 from orchestrator.load.schedule import kind_of
 from orchestrator.plan.make import load_plan
 from orchestrator.plan.model import Plan
-from orchestrator.spec.load import MOST_TOKENS, WORKLOADS, Lengths, LogNormal, Workload
+from orchestrator.spec.load import (
+    MOST_TOKENS,
+    WORKLOADS,
+    LengthBounds,
+    Lengths,
+    LogNormal,
+    Workload,
+)
 from orchestrator.workloads.content import RandomIds, Words
 from orchestrator.workloads.drawn import DrawnRequests, RandomWorkload
 from orchestrator.workloads.entries import PromptEntry
@@ -31,7 +38,7 @@ from orchestrator.workloads.file import (
     summary,
 )
 from orchestrator.workloads.file_reading import MOST_PROBLEMS
-from orchestrator.workloads.kind import Message, Prompt, Prompter, WorkloadKind
+from orchestrator.workloads.kind import IdRange, Message, Prompt, Prompter, WorkloadKind
 from tests.unit.load.test_schedule import point
 
 KINDS = sorted(WORKLOADS)
@@ -39,7 +46,7 @@ KINDS = sorted(WORKLOADS)
 WRITTEN_KINDS = [kind for kind in KINDS if kind not in ("file", "trace", "mix")]
 TRACE_FILE = Path(__file__).with_name("trace.csv")
 PROMPTS = Path(__file__).with_name("prompts.jsonl")
-IDS = RandomIds((1000, 2000))
+IDS = RandomIds(IdRange(1000, 2000))
 
 
 def workload(kind: str, **fields: Any) -> Workload:
@@ -648,8 +655,8 @@ class Echo(Workload):
     kind: Literal["echo"]
     words: list[str] = Field(min_length=1)
 
-    def token_bounds(self) -> tuple[int, int | None]:
-        return 1 + len(self.words), None
+    def token_bounds(self) -> LengthBounds:
+        return LengthBounds(1 + len(self.words), None)
 
     def requests(self, prompter: Prompter, seed: int) -> DrawnRequests:
         return RandomWorkload(

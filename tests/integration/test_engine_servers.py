@@ -42,7 +42,7 @@ from orchestrator.sweep.adapter_trial import AdapterFinding, failed_adapter_tria
 from orchestrator.sweep.attempt import Loaded
 from orchestrator.telemetry.engine_metrics import normalize
 from orchestrator.workloads.drawn import RandomWorkload
-from orchestrator.workloads.kind import Message, Prompt
+from orchestrator.workloads.kind import IdRange, Message, Prompt
 from tests.harness import AGAINST_THE_CLOCK, wait_for
 from tests.integration.engine_real import (
     CORES,
@@ -475,7 +475,7 @@ def test_adapters_are_loaded_by_popularity_and_an_idle_one_is_found(server: Runn
         level=Level(control="concurrency", value=8),
         duration_s=None,
         requests=40,
-        vocabulary=(10, 2000),
+        id_range=IdRange(10, 2000),
     )
 
     def load(asked: LoadPoint) -> Loaded:

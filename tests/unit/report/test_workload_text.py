@@ -17,6 +17,7 @@ from orchestrator.report.workload_text import (
 from orchestrator.spec.load import PRESETS, Workload
 from orchestrator.workloads.content import RandomIds, Words
 from orchestrator.workloads.facts import facts_of, sampled
+from orchestrator.workloads.kind import IdRange
 from orchestrator.workloads.reuse import Reuse, WorkloadReuse
 from orchestrator.workloads.segments import Uncounted
 
@@ -26,7 +27,7 @@ UNKNOWN = WorkloadReuse({}, is_complete=False, uncounted=[Uncounted.FILE_TEXTS])
 @pytest.mark.parametrize("preset", PRESETS.names())
 def test_no_line_is_wider_than_80_columns(preset: str) -> None:
     workload = Workload.model_validate({"name": "w", "preset": preset})
-    ids = RandomIds((1000, 2000))
+    ids = RandomIds(IdRange(1000, 2000))
     reuse = WorkloadReuse({None: Reuse(100, 50)}, is_complete=True, uncounted=())
     lines = list(workload_lines(workload, facts_of(workload, ids, 0, 300), reuse))
     lines += sample_lines(list(sampled(workload, ids, 0, 4)))

@@ -32,6 +32,7 @@ from orchestrator.workloads.content import (
     prompter,
 )
 from orchestrator.workloads.endless_text import token_ids
+from orchestrator.workloads.kind import IdRange
 
 TEXT = [
     (
@@ -80,33 +81,35 @@ def test_texts_can_be_joined_and_their_lengths_add_up(folder: Path) -> None:
 
 
 def test_token_ids_stay_within_their_range() -> None:
-    ids = np.asarray(RandomIds((10, 20)).make(rng(), 1000))
+    ids = np.asarray(RandomIds(IdRange(10, 20)).make(rng(), 1000))
     assert ids.dtype == np.int32
     assert set(ids.tolist()) == set(range(10, 20))
 
 
 def test_without_a_tokenizer_a_server_of_text_gets_words() -> None:
-    assert isinstance(prompter(takes_ids=False, tokenizer=None, vocabulary=None), Words)
+    assert isinstance(prompter(takes_ids=False, tokenizer=None, id_range=None), Words)
 
 
 def test_with_a_tokenizer_a_server_of_text_gets_text_of_exact_length(folder: Path) -> None:
-    text_prompter = prompter(takes_ids=False, tokenizer=str(folder), vocabulary=None)
+    text_prompter = prompter(takes_ids=False, tokenizer=str(folder), id_range=None)
     assert isinstance(text_prompter, TokenizedText)
 
 
 def test_ids_for_an_unknown_vocabulary_are_safe_ones() -> None:
-    ids: Any = prompter(takes_ids=True, tokenizer=None, vocabulary=None).make(rng(), 5000)
+    ids: Any = prompter(takes_ids=True, tokenizer=None, id_range=None).make(rng(), 5000)
     assert ids.min() >= SAFE_IDS[0]
     assert ids.max() < SAFE_IDS[1]
 
 
 def test_ids_stay_within_the_vocabulary_that_is_given() -> None:
-    ids: Any = prompter(takes_ids=True, tokenizer=None, vocabulary=(5, 8)).make(rng(), 100)
+    ids: Any = prompter(takes_ids=True, tokenizer=None, id_range=IdRange(5, 8)).make(rng(), 100)
     assert set(ids.tolist()) == {5, 6, 7}
 
 
 def test_a_tokenizer_gives_ids_without_its_control_tokens(folder: Path) -> None:
-    ids: Any = prompter(takes_ids=True, tokenizer=str(folder), vocabulary=(0, 1)).make(rng(), 5000)
+    ids: Any = prompter(takes_ids=True, tokenizer=str(folder), id_range=IdRange(0, 1)).make(
+        rng(), 5000
+    )
     assert ids.min() >= 2  # neither <s> nor </s>
 
 
@@ -171,8 +174,8 @@ def one_token_a_word() -> Tokenizer:
 
 def test_tokens_of_a_text_are_counted_only_with_a_tokenizer() -> None:
     assert Words().count("a b") is None
-    assert RandomIds((1000, 2000)).count("a b") is None
-    assert RandomIds((1, 2), one_token_a_word()).count("a b c") == 3
+    assert RandomIds(IdRange(1000, 2000)).count("a b") is None
+    assert RandomIds(IdRange(1, 2), one_token_a_word()).count("a b c") == 3
 
 
 def test_texts_of_a_tokenizer_are_counted_by_it() -> None:
@@ -198,17 +201,17 @@ def test_a_text_is_encoded_once_for_all_points(
     monkeypatch.setattr("orchestrator.workloads.content.token_ids", ids_of)
     text = PROSE + "once"
     first, second = (
-        RandomIds((0, 9), load_tokenizer(str(folder))).slices(text) for point in range(2)
+        RandomIds(IdRange(0, 9), load_tokenizer(str(folder))).slices(text) for point in range(2)
     )
     assert np.array_equal(first.make(rng(), 50), second.make(rng(), 50))
     assert encoded == [text]
-    RandomIds((0, 9), load_tokenizer(str(folder))).slices(text + " more")
+    RandomIds(IdRange(0, 9), load_tokenizer(str(folder))).slices(text + " more")
     assert encoded == [text, text + " more"]
 
 
 def test_slices_as_ids_are_rows_of_the_text_and_begin_again_after_its_end(folder: Path) -> None:
     tokenizer = load_tokenizer(str(folder))
-    slices = RandomIds((0, 9), tokenizer).slices(PROSE)
+    slices = RandomIds(IdRange(0, 9), tokenizer).slices(PROSE)
     assert isinstance(slices, IdSlices)
     whole = tokenizer.encode(PROSE, add_special_tokens=False).ids
     twice = " ".join(map(str, whole * 2))
@@ -277,7 +280,7 @@ def test_the_shortest_slices_are_common_words(folder: Path) -> None:
 
 
 def test_slices_without_a_tokenizer_are_words_of_the_text() -> None:
-    slices = RandomIds((0, 9)).slices("one two three")
+    slices = RandomIds(IdRange(0, 9)).slices("one two three")
     assert isinstance(slices, WordSlices)
     assert str(slices.make(rng(), 8)).split() in (
         ["one", "two", "three", "one", "two", "three"],

@@ -14,11 +14,11 @@ from orchestrator.results.ids import digest
 from orchestrator.spec.load import Arrivals, Lengths, Level, LogNormal, Uniform, Workload
 from orchestrator.workloads.content import RandomIds
 from orchestrator.workloads.drawn import ConversationsWorkload, Drawn, RandomWorkload
-from orchestrator.workloads.kind import Message, stream
+from orchestrator.workloads.kind import IdRange, Message, stream
 from orchestrator.workloads.lengths import BLOCK, SessionLengths, SessionShape
 from orchestrator.workloads.random_values import draw
 
-IDS = RandomIds((1000, 2000))
+IDS = RandomIds(IdRange(1000, 2000))
 UNIFORM = Lengths(uniform=Uniform(min=10, max=30))
 OPEN = Lengths(lognormal=LogNormal(mean=50, sigma=1))
 

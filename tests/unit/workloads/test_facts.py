@@ -12,11 +12,12 @@ from orchestrator.spec.load import Workload
 from orchestrator.workloads.content import RandomIds, Words
 from orchestrator.workloads.facts import NumberSummary, facts_of, sampled, sessions_within
 from orchestrator.workloads.images import image_part, png
+from orchestrator.workloads.kind import IdRange
 from orchestrator.workloads.segments import NameOfDraw
 from tests.unit.workloads import traces
 from tests.unit.workloads.traces import trace
 
-IDS = RandomIds((1000, 2000))
+IDS = RandomIds(IdRange(1000, 2000))
 TALK = {
     "name": "w",
     "kind": "conversations",

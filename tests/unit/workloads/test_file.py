@@ -31,10 +31,10 @@ from orchestrator.workloads.file import (
     parse_prompts,
 )
 from orchestrator.workloads.images import image_part, png
-from orchestrator.workloads.kind import Message
+from orchestrator.workloads.kind import IdRange, Message
 from tests.unit.workloads import second_readers
 
-IDS = RandomIds((1000, 2000))
+IDS = RandomIds(IdRange(1000, 2000))
 
 
 def workload(path: Path, entries: list[dict[str, Any]], **fields: Any) -> FileWorkload:
@@ -126,7 +126,7 @@ def test_answers_get_the_lengths_of_the_recorded_ones(tmp_path: Path) -> None:
     planned = workload(tmp_path / "s.jsonl", SHARE_GPT, output_tokens=lengths).resolved(str)
     assert planned.distinct_requests() == 5
     assert planned.token_bounds() == (2, None)
-    counted = planned.requests(RandomIds((1, 2), tokenizer()), 0)
+    counted = planned.requests(RandomIds(IdRange(1, 2), tokenizer()), 0)
     assert [counted.output_tokens(session, 0) for session in range(6)] == [3, 1, 4, 2, 9, 3]
     sent = [counted.prompt(session, 0, "measure", ()).flat() for session in range(5)]
     assert sent == ["Say one", "x", "a text", "x", "its own length"]

@@ -18,12 +18,12 @@ from orchestrator.spec.dialect import Dialect
 from orchestrator.spec.load import Arrivals, Level, Workload
 from orchestrator.workloads.content import RandomIds
 from orchestrator.workloads.facts import facts_by_part, sampled
-from orchestrator.workloads.kind import WorkloadKind
+from orchestrator.workloads.kind import IdRange, WorkloadKind
 from orchestrator.workloads.mix import MixRequests, MixWorkload
 from orchestrator.workloads.reuse import reuse_of
 from tests.unit.workloads import traces
 
-IDS = RandomIds((1000, 30_000))
+IDS = RandomIds(IdRange(1000, 30_000))
 CHAT = {
     "name": "chat",
     "kind": "conversations",

@@ -10,9 +10,10 @@ from orchestrator.base.errors import ProblemsError
 from orchestrator.spec.load import PRESETS, Workload
 from orchestrator.workloads.content import RandomIds
 from orchestrator.workloads.drawn import ConversationsWorkload, Drawn, RandomWorkload
+from orchestrator.workloads.kind import IdRange
 from tests.unit.spec.files import parsed
 
-IDS = RandomIds((1000, 2000))
+IDS = RandomIds(IdRange(1000, 2000))
 
 
 @pytest.mark.parametrize("name", PRESETS.names())

@@ -21,11 +21,11 @@ from orchestrator.workloads.content import RandomIds
 from orchestrator.workloads.entries import read_entry
 from orchestrator.workloads.file import FileWorkload
 from orchestrator.workloads.file_reading import EntryError
-from orchestrator.workloads.kind import Message
+from orchestrator.workloads.kind import IdRange, Message
 from orchestrator.workloads.request_options import options_of
 from tests.unit.workloads import second_readers
 
-IDS = RandomIds((1000, 2000))
+IDS = RandomIds(IdRange(1000, 2000))
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
 CALL = {
     "id": "call_1",
@@ -118,7 +118,7 @@ def test_recorded_calls_are_counted_as_answers(tmp_path: Path) -> None:
     messages = [ASKED, called, RETURNED, TOLD, THANKED]
     keys = {"use": "sessions", "output_tokens": "file"}
     kind = planned(tmp_path, {"messages": messages}, **keys).requests(
-        RandomIds((1, 2), tokenizer), 0
+        RandomIds(IdRange(1, 2), tokenizer), 0
     )
     # `One moment {"name": "weather", "arguments": {"city": "Oslo"}}`, and `Yes, rain.`
     assert [kind.output_tokens(0, turn) for turn in range(kind.turns(0))] == [7, 2]

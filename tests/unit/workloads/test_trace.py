@@ -16,13 +16,14 @@ from orchestrator.load.schedule import Schedule, kind_of
 from orchestrator.spec.load import Arrivals, Level
 from orchestrator.workloads import trace_reader
 from orchestrator.workloads.content import RandomIds
+from orchestrator.workloads.kind import IdRange
 from orchestrator.workloads.reuse import Reuse, reuse_of
 from orchestrator.workloads.trace import TraceRequests, TraceWorkload
 from tests.unit.load.test_schedule import point
 from tests.unit.workloads import traces
 from tests.unit.workloads.traces import trace
 
-IDS = RandomIds((1000, 2000))
+IDS = RandomIds(IdRange(1000, 2000))
 
 
 def ids(requests: TraceRequests, session: int, turn: int = 0) -> list[int]:
