@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -318,6 +319,7 @@ def _variance(parts: Batches, ratio: float) -> float:
     return float(count / (count - 1) * squares / sizes.sum() ** 2)
 
 
+@lru_cache(1_000)
 def student_t(freedom: float) -> float:
     """Student's t of CONFIDENCE, two-sided."""
     from scipy.special import stdtrit  # imported late: `load` starts without scipy

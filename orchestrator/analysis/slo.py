@@ -496,7 +496,7 @@ def judge_each(values: LimitValues, slo: Slo, ends: Iterable[int]) -> Iterator[V
             met_in_attempt = test.met[attempt]
             if test.part is not None:
                 met_in_attempt = met_in_attempt[is_of_part[test.part][attempt]]
-            tests_of_attempt.append(replace(test, met=met_in_attempt))
+            tests_of_attempt.append(Test(test.name, met_in_attempt, test.target, test.part))
         yield Verdicts(tuple(tests_of_attempt), counts)
         begin = end
 
@@ -508,11 +508,14 @@ def _known_seconds(values: LimitValues, latency: str) -> Floats:
 
 
 def _value_of_share(seconds: Floats, share: float) -> float:
-    """The least value, 0 or more, within which this share of requests stayed."""
+    """The least value, 0 or more, within which this share of requests stayed. Reorders ``seconds``,
+    so it takes a copy of its own.
+    """
     if not seconds.size:
         return math.inf
     place = max(math.ceil(share * seconds.size) - 1, 0)
-    return max(float(np.partition(seconds, place)[place]), 0.0)
+    seconds.partition(place)
+    return max(float(seconds[place]), 0.0)
 
 
 def _met(values: LimitValues, slo: Slo) -> dict[str, Bools]:
