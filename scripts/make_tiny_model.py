@@ -1,11 +1,12 @@
 """Makes a tiny Llama on this machine: nothing is downloaded, the weights are random.
 
     python scripts/make_tiny_model.py .demo/tiny-llama
+    python scripts/make_tiny_model.py .demo/tiny-qwen --tokenizer Qwen3-8B/tokenizer.json
 
 It is for trying engines and for tests: what it says is noise, how it is served is real. 4 layers,
 hidden size 256, 8 heads and 4 KV heads (so that tensor parallel sizes 1, 2 and 4 work), a
 byte-level BPE tokenizer trained on text written here, a chat template. The same seed gives the same
-bytes. Needs numpy, safetensors and tokenizers.
+bytes. With `--tokenizer` it has the tokenizer of another model, and as many embeddings. Needs numpy, safetensors and tokenizers.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 VOCABULARY = 2048
 SPECIAL = ["<|begin|>", "<|end|>", "<|pad|>"]
+SPECIAL_NAMES = dict(zip(("bos_token", "eos_token", "pad_token"), SPECIAL, strict=True))
 Config = Mapping[str, object]
 CONFIG: dict[str, object] = {
     "architectures": ["LlamaForCausalLM"],
@@ -99,7 +101,7 @@ def unprintable(made: Tokenizer) -> list[int]:
     """Tokens that are no whole text of their own: special ones and pieces of a UTF-8 character."""
     return [
         token
-        for token in range(VOCABULARY)
+        for token in range(made.get_vocab_size())
         if not (piece := made.decode([token])) or "\ufffd" in piece
     ]
 
@@ -144,20 +146,24 @@ def weights(
             name + "mlp.up_proj.weight": matrix(inner, hidden),
             name + "mlp.down_proj.weight": matrix(hidden, inner, silent_channel=True),
         }
-    embeddings, head = matrix(VOCABULARY, hidden), matrix(VOCABULARY, hidden)
+    vocabulary = int(str(config["vocab_size"]))
+    embeddings, head = matrix(vocabulary, hidden), matrix(vocabulary, hidden)
     embeddings[:, 0] = 1.0
     head[:, 0] = 0.0
     head[never, 0] = -100.0
     return out | {"model.embed_tokens.weight": embeddings, "lm_head.weight": head}
 
 
-def make(folder: Path, seed: int = 0, config: Config = CONFIG) -> None:
+def make(
+    folder: Path, seed: int = 0, config: Config = CONFIG, published: Path | None = None
+) -> None:
     """Writes the whole model into ``folder``; ``config``: CONFIG, with other widths where they are
-    wanted.
+    wanted. ``published``: the tokenizer.json of another model, in place of a tokenizer made here.
     """
     rng = np.random.default_rng(seed)
     folder.mkdir(parents=True, exist_ok=True)
-    made = tokenizer(rng)
+    made = tokenizer(rng) if published is None else Tokenizer.from_file(str(published))
+    config = {**config, "vocab_size": made.get_vocab_size()}
     made.save(str(folder / "tokenizer.json"))
     save_file(
         weights(rng, unprintable(made), config),
@@ -175,10 +181,8 @@ def make(folder: Path, seed: int = 0, config: Config = CONFIG) -> None:
         },
         "tokenizer_config.json": {
             "tokenizer_class": "PreTrainedTokenizerFast",
-            "bos_token": SPECIAL[0],
-            "eos_token": SPECIAL[1],
-            "pad_token": SPECIAL[2],
-            "model_max_length": CONFIG["max_position_embeddings"],
+            **({} if published else SPECIAL_NAMES),
+            "model_max_length": config["max_position_embeddings"],
             "clean_up_tokenization_spaces": False,
             "chat_template": CHAT_TEMPLATE,
         },
@@ -193,8 +197,9 @@ def main() -> None:
     )
     parser.add_argument("out", type=Path, help="folder to write")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--tokenizer", type=Path, help="a tokenizer.json to take")
     arguments = parser.parse_args()
-    make(arguments.out, arguments.seed)
+    make(arguments.out, arguments.seed, published=arguments.tokenizer)
     print(arguments.out)
 
 

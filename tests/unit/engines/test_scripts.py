@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.numpy import load_file
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import AutoConfig
 
 from orchestrator.catalog.models import model_facts
@@ -420,3 +420,25 @@ def test_of_a_newer_release_apis_that_came_and_went_are_named_with_changed_field
     ]
     without_fields = newest.changes({"flags": {}, "request_fields": before}, {"flags": {}})
     assert without_fields == [f"gone: requests of {api}" for api in sorted(before)]
+
+
+def test_the_tiny_model_takes_another_tokenizer_and_has_as_many_embeddings(tmp_path: Path) -> None:
+    published = Tokenizer(models.BPE())
+    published.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    published.train_from_iterator(["the quick brown fox jumps over the lazy dog"] * 3, trainer)
+    file = tmp_path / "published.json"
+    published.save(str(file))
+    tiny.make(tmp_path / "model", published=file)
+    vocabulary = published.get_vocab_size()
+    config = json.loads((tmp_path / "model/config.json").read_text())
+    assert config["vocab_size"] == vocabulary < tiny.VOCABULARY
+    with safe_open(tmp_path / "model/model.safetensors", "np") as weights:
+        assert weights.get_slice("model.embed_tokens.weight").get_shape()[0] == vocabulary
+    made = Tokenizer.from_file(str(tmp_path / "model/tokenizer.json"))
+    assert made.get_vocab() == published.get_vocab()
+    assert "bos_token" not in json.loads((tmp_path / "model/tokenizer_config.json").read_text())
