@@ -66,6 +66,22 @@ class Choice:
     places: Mapping[str, Place]
 
 
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """The names that ``derive`` defines. ``expressions``: by name, in the order of the file.
+    ``broken``: names whose expressions have a problem, or read such a name. What reads a broken name
+    is no problem of its own, and is not evaluated.
+    """
+
+    expressions: dict[str, Expression] = field(default_factory=dict)
+    broken: set[str] = field(default_factory=set)
+
+    @property
+    def readable_names(self) -> set[str]:
+        """What further expressions may name."""
+        return {*NAMED, *self.expressions, *self.broken}
+
+
 class Block(Strict):
     """One block of ``vary``: a list of choices in one of three notations."""
 
@@ -239,10 +255,10 @@ class _Deployments:
             varied.update(*(choice.values for choice in choices))
         self._check_overlap(choices_of_blocks)
         derive = self._derive(raw.get("derive"), {*base.values, *varied})
-        exclude = self._exclude(raw.get("exclude"), {*NAMED, *derive})
+        exclude = self._exclude(raw.get("exclude"), derive)
         combinations: list[Combination] = []
         for picked in itertools.product(*choices_of_blocks):
-            combination = self._combine(base, picked, derive, exclude)
+            combination = self._combine(base, picked, derive.expressions, exclude)
             if combination is not None:
                 combinations.append(combination)
         return combinations
@@ -312,27 +328,27 @@ class _Deployments:
                         message = f"{name!r} is varied in an earlier block already"
                         self.problems.add(choice.places[name], message)
 
-    def _derive(self, raw: Any, given: set[str]) -> dict[str, Expression]:
-        """The expressions of ``derive`` by name. Each may read the names before it."""
-        expressions: dict[str, Expression] = {}
-        readable_names = {*NAMED}
+    def _derive(self, raw: Any, given: set[str]) -> Derived:
+        """The expressions of ``derive``. Each may read the names before it."""
+        derived = Derived()
         for name, text in (self._read(dict[str, Any] | None, raw, "derive") or {}).items():
             if name in given or name in NOT_DERIVED or not name.isidentifier():
                 why = "is given already" if name in given else "cannot be derived"
                 self.problems.add((*self.place, "derive", name), f"{name!r} {why}")
                 continue
-            expression = self._parse(text, readable_names, "derive", name)
-            if expression is not None:
-                expressions[name] = expression
-                readable_names.add(name)
-        return expressions
+            expression = self._parse(text, derived.readable_names, "derive", name)
+            if expression is None or expression.names & derived.broken:
+                derived.broken.add(name)
+            else:
+                derived.expressions[name] = expression
+        return derived
 
-    def _exclude(self, raw: Any, known: set[str]) -> list[tuple[Place, Expression]]:
+    def _exclude(self, raw: Any, derived: Derived) -> list[tuple[Place, Expression]]:
         """The rules of ``exclude``, each with its place."""
         rules: list[tuple[Place, Expression]] = []
         for index, text in enumerate(self._read(list[Any] | None, raw, "exclude") or []):
-            rule = self._parse(text, known, "exclude", index)
-            if rule is not None:
+            rule = self._parse(text, derived.readable_names, "exclude", index)
+            if rule is not None and not rule.names & derived.broken:
                 rules.append(((*self.place, "exclude", index), rule))
         return rules
 

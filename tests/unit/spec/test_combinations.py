@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from orchestrator.spec.combinations import MOST_COMBINATIONS
 from orchestrator.spec.settings import EngineSettings
-from tests.unit.spec.files import parsed, problem
+from tests.unit.spec.files import parsed, problem, problems
 
 SIZES = [
     "tensor_parallel_size",
@@ -139,6 +139,13 @@ def test_derived_values_may_use_those_before_and_rules_may_use_all() -> None:
         {"gpus": 8, "half": 4},
     ]
     assert [deployment.excluded_by for deployment in combinations] == [None, "half > 2"]
+
+
+def test_what_reads_a_name_that_could_not_be_derived_is_no_problem_of_its_own() -> None:
+    derive = {"gpus": "tp * 2", "half": "gpus // 2"}
+    exclude = ["gpus > 8", "half > 4", "gpu > 8"]
+    reported = problems(deployments={"engine": "vllm", "derive": derive, "exclude": exclude})
+    assert [one.message.partition(":")[0] for one in reported] == ["in 'tp * 2'", "in 'gpu > 8'"]
 
 
 def test_a_derived_name_that_is_a_setting_sets_it() -> None:
