@@ -11,15 +11,18 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from orchestrator import __version__
 from orchestrator.base.errors import InputError
 from orchestrator.results.ids import content_digest
 from orchestrator.spec.load import TOKENS_PER_WORD
-from orchestrator.workloads.endless_text import EndlessText, token_ids
+from orchestrator.workloads.endless_text import NAMES_OF_ARRAYS, EndlessText, token_ids
+from orchestrator.workloads.host_arrays import Arrays, host_arrays
 from orchestrator.workloads.kind import IdRange, Part, Prompter, TokenIds
 
 # Token ids for an unknown model. Control tokens sit below 1,000 (Mistral's tekken reserves exactly
@@ -34,6 +37,9 @@ MOST_CORRECTIONS = 64  # tries to give one text the wanted length
 CHECKED = 64  # prompts of words for each that is counted, where a trial found that words add up
 TRIAL_TEXTS, TRIAL_WORDS = 256, 64  # of that trial
 MOST_FILLED = 8  # tokens of a slice that may be added to it as common words
+# characters of a text that all clients of a host encode together; it takes one a second or two
+LEAST_SHARED = 2_000_000
+ENCODED_AS = 1  # raise it where texts are encoded or cut otherwise within one release
 MAX_WORDS = 4_096  # taken from a tokenizer's vocabulary; more would only slow down the start
 
 WORDS = (
@@ -284,16 +290,37 @@ class _TokenizedText:
     def by(cls, tokenizer: Any, text: str) -> _TokenizedText:
         return cls(text, content_digest(tokenizer.to_str().encode()), tokenizer)
 
+    def name_of(self, what: str) -> str:
+        """A name that no other text and tokenizer have. Another version of this program or of the
+        tokenizers may encode otherwise.
+        """
+        text_digest = content_digest(self.text.encode())
+        versions = [__version__, str(ENCODED_AS), version("tokenizers")]
+        parts = [text_digest, self.tokenizer_digest, *versions]
+        return f"{what}-{content_digest(' '.join(parts).encode())}"
 
-# Encoding a text of 64 MiB takes a minute of a core, so it is done once, not for every point.
+
+# Encoding a text of 64 MiB takes a minute of a core, so it is done once on a host, not for every
+# client and point.
 @lru_cache(maxsize=2)
 def _ids_of(content: _TokenizedText) -> TokenIds:
-    return token_ids(content.tokenizer, content.text)
+    def made() -> Arrays:
+        return {"ids": token_ids(content.tokenizer, content.text)}
+
+    if len(content.text) < LEAST_SHARED:
+        return made()["ids"]
+    return host_arrays(content.name_of("ids"), ["ids"], made)["ids"]
 
 
 @lru_cache(maxsize=2)
 def _endless(content: _TokenizedText) -> EndlessText:
-    return EndlessText.of(content.tokenizer, content.text)
+    def made() -> Arrays:
+        return EndlessText.of(content.tokenizer, content.text).arrays
+
+    if len(content.text) < LEAST_SHARED:
+        return EndlessText.of(content.tokenizer, content.text)
+    arrays = host_arrays(content.name_of("places"), NAMES_OF_ARRAYS, made)
+    return EndlessText.from_arrays(content.text, arrays)
 
 
 def _tokens_of(tokenizer: Any, text: str) -> int:

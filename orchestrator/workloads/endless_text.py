@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -22,16 +21,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.base.errors import InputError
+from orchestrator.workloads.host_arrays import Arrays
 
 PIECE_CHARACTERS = 100_000  # encoded at a time, because an encoding takes a hundred times its text
 SECTION_CHARACTERS = 1_000_000  # encoded by one thread: a second of a core
 AROUND_CHARACTERS = 5_000  # encoded on both sides of where a section is to begin
 MOST_TOKENS_BETWEEN = 8  # two words at the mean; where there are more, texts are cut within words
+PLACES_AT_ONCE = 100_000
 LEAST_SPACES = 4  # where one word in so many follows a space, slices begin with these alone
 _CJK_STOPS = "\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f"
 # the white space before a word, and in scripts without white space the beginning of a clause
 _WORD_BEGINS = re.compile(rf"(?<!\s)\s+(?=\S)|(?<=[{_CJK_STOPS}])(?=[^\s{_CJK_STOPS}])")
 
+NAMES_OF_ARRAYS = ("places", "tokens_before", "tokens_of_round", "begins")  # of an EndlessText
 Places = NDArray[np.int32]  # in characters or tokens of a text, which has less than 2**31
 T = TypeVar("T")
 R = TypeVar("R")
@@ -51,13 +53,15 @@ class EndlessText:
 
     ``places``: where it can be cut, in characters; those of one round, which may reach beyond the
     text's end. ``tokens_before``: how many tokens stand before each of these places.
-    ``tokens_of_round``: from a place to the same place a round later.
+    ``tokens_of_round``: from a place to the same place a round later. ``begins``: the numbers of the
+    places where slices begin.
     """
 
     text: str
     places: Places
     tokens_before: Places
     tokens_of_round: int
+    begins: Places
 
     @classmethod
     def of(
@@ -68,7 +72,7 @@ class EndlessText:
         section_characters: int = SECTION_CHARACTERS,
     ) -> EndlessText:
         """``text``: has one word or more. Raises InputError if the tokenizer has no token for it."""
-        round_ = f" {text.strip()}"  # its first word may follow the last, so it has a space, too
+        round_ = _round_of(text)
         more_characters = min(piece_characters, len(round_))
         encoder = _Encoder(tokenizer, round_, more_characters, piece_characters)
         begins = encoder.section_begins(section_characters)
@@ -85,7 +89,29 @@ class EndlessText:
         if not tokens:
             raise InputError("the tokenizer has no token for the text")
         # such a text can only be repeated as a whole
-        return cls(round_, _places([0]), _places([0]), tokens)
+        return cls(round_, _places([0]), _places([0]), tokens, _places([0]))
+
+    @classmethod
+    def from_arrays(cls, text: str, arrays: Arrays) -> EndlessText:
+        """The same as ``of`` for the same text and the ``arrays`` of its result."""
+        (tokens_of_round,) = arrays["tokens_of_round"].tolist()
+        return cls(
+            _round_of(text),
+            arrays["places"],
+            arrays["tokens_before"],
+            tokens_of_round,
+            arrays["begins"],
+        )
+
+    @property
+    def arrays(self) -> Arrays:
+        """Everything but the text."""
+        return {
+            "places": self.places,
+            "tokens_before": self.tokens_before,
+            "tokens_of_round": _places([self.tokens_of_round]),
+            "begins": self.begins,
+        }
 
     @classmethod
     def _of_cuts(cls, round_: str, cuts: _Cuts, more_characters: int) -> EndlessText | None:
@@ -99,26 +125,14 @@ class EndlessText:
             return None
         first = int(again[0])
         after_round = int(np.searchsorted(cuts.places, cuts.places[first] + len(round_)))
+        places = cuts.places[first:after_round]
         return cls(
             round_,
-            cuts.places[first:after_round],
+            places,
             cuts.tokens_before[first:after_round],
             int(cuts.tokens_before[after_round] - cuts.tokens_before[first]),
+            _begins_of_slices(round_, places),
         )
-
-    @cached_property
-    def begins(self) -> Places:
-        """The numbers of the places where slices begin: those at a single space, because templates
-        of chats cut off a line break before a message or join it with their own, unless these are
-        so few that slices would be alike.
-        """
-        length = np.int32(len(self.text))
-        is_space = _are_spaces(self.text, self.places % length)
-        is_single = ~_are_white(self.text, (self.places + np.int32(1)) % length)
-        spaces = np.flatnonzero(is_space & is_single).astype(np.int32)
-        if len(spaces) * LEAST_SPACES >= len(self.places):
-            return spaces
-        return np.arange(len(self.places), dtype=np.int32)
 
     def longest_slice(self, cut: int, most_tokens: int) -> TextSlice:
         """The longest slice with at most so many tokens, empty if there is none. ``cut``: the
@@ -142,6 +156,25 @@ class EndlessText:
             return self.text[begin:rest]
         whole_rounds = rounds - rounds_before - 1
         return self.text[begin:] + self.text * whole_rounds + self.text[:rest]
+
+
+def _round_of(text: str) -> str:
+    """A text as it is repeated: its first word may follow the last, so it has a space, too."""
+    return f" {text.strip()}"
+
+
+def _begins_of_slices(round_: str, places: Places) -> Places:
+    """The numbers of the places where slices begin: those at a single space, because templates of
+    chats cut off a line break before a message or join it with their own, unless these are so few
+    that slices would be alike.
+    """
+    length = np.int32(len(round_))
+    is_space = _are_spaces(round_, places % length)
+    is_single = ~_are_white(round_, (places + np.int32(1)) % length)
+    spaces = np.flatnonzero(is_space & is_single).astype(np.int32)
+    if len(spaces) * LEAST_SPACES >= len(places):
+        return spaces
+    return np.arange(len(places), dtype=np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,12 +367,20 @@ def _word_begins(text: str, begin: int = 0, end: int = sys.maxsize) -> Places:
 
 def _are_spaces(text: str, places: Places) -> NDArray[np.bool_]:
     """Whether there is a space at each place, and no line break."""
-    return np.fromiter((text[place] == " " for place in places.tolist()), np.bool_, len(places))
+    return _are(text, places, lambda character: character == " ")
 
 
 def _are_white(text: str, places: Places) -> NDArray[np.bool_]:
     """Whether there is white space of any kind at each place."""
-    return np.fromiter((text[place].isspace() for place in places.tolist()), np.bool_, len(places))
+    return _are(text, places, str.isspace)
+
+
+def _are(text: str, places: Places, test: Callable[[str], bool]) -> NDArray[np.bool_]:
+    """Whether the character at each place passes a test."""
+    # a list of all places would take several times the memory of the text
+    parts = np.array_split(places, len(places) // PLACES_AT_ONCE + 1)
+    passes = (test(text[place]) for part in parts for place in part.tolist())
+    return np.fromiter(passes, np.bool_, len(places))
 
 
 def _cuts_at(offsets: Sequence[tuple[int, int]], wanted: Places | None) -> _Cuts:
