@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _EXACT = ("usage", "token_ids", "continuous_usage", "native")
 TRIAL_TOKENS = 2
 MOST_LISTED = 10  # models in a sentence: gateways list hundreds
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 FORBIDDEN = 403
 NOT_FOUND = 404
 NOT_ALLOWED = 405
@@ -167,14 +168,16 @@ class TrialFailed(InputError):
 
 
 def list_models(target: Target, address: ServerAddress, limit_s: float = LIMIT_S) -> ModelListing:
-    """Ask an endpoint for its models. Raises InputError when it does not answer."""
-    parse_url(target.url)  # raises InputError for a bad URL
+    """Ask an endpoint for its models. Raises InputError for a bad URL, and when nothing answers."""
+    origin = parse_url(target.url)
     answer = _ask(target, address.model_lists[0], limit_s)
     for path in address.model_lists[1:]:
         if answer.status == NOT_FOUND:
             answer = _ask(target, path, limit_s)
     if answer.status == 0:
         hint = "is the server up?"
+        if origin.host in LOOPBACK and not origin.tls:
+            hint += f" (orchestrator emulator --port {origin.port} imitates one)"
         if "TLS handshake" in answer.error:
             hint = "is it an http:// address?"
         elif "certificate" in answer.error:

@@ -92,6 +92,25 @@ def test_a_second_path_is_asked_for_models_where_the_first_has_none(
     assert len(urls) == 2
 
 
+@pytest.mark.parametrize(
+    ("url", "hint"),
+    [
+        (
+            "http://localhost:8001",
+            "is the server up? (orchestrator emulator --port 8001 imitates one)",
+        ),
+        ("http://10.0.0.7:8001", "is the server up?"),
+    ],
+)
+def test_without_a_server_on_this_machine_the_emulator_is_named(
+    monkeypatch: pytest.MonkeyPatch, url: str, hint: str
+) -> None:
+    monkeypatch.setattr(module, "ask", lambda *_, **__: HttpResponse(0, error="refused"))
+    with pytest.raises(InputError) as refusal:
+        list_models(replace(TARGET, url=url), parse_address(url))
+    assert str(refusal.value) == f"no server answers at {url}: refused; {hint}"
+
+
 def trials(monkeypatch: pytest.MonkeyPatch, *rows: dict[str, Any]) -> list[Dialect]:
     """Let trial requests have these rows, the last one again and again. Returns the dialects that
     will be tried.
