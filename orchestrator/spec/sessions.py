@@ -132,9 +132,23 @@ class ExponentialPause(Strict):
     )
 
 
+class PauseBin(UniformPause):
+    """One bin of a histogram: uniform within it."""
+
+    weight: Weight = Field(
+        default=1.0, description="How often this bin comes, relative to the other bins."
+    )
+
+
+PauseBins = Annotated[
+    tuple[PauseBin, ...], BeforeValidator(as_tuple), Field(min_length=1, max_length=10_000)
+]
+
+
 class Pauses(Strict):
     """``2s`` | ``{uniform: {min: 1s, max: 9s}}`` | ``{lognormal: {mean: 8s, sigma: 1, max: 60s}}``
-    | ``{normal: {mean: 8s, sigma: 2s}}`` | ``{exponential: {mean: 8s}}``.
+    | ``{normal: {mean: 8s, sigma: 2s}}`` | ``{exponential: {mean: 8s}}`` | ``{histogram: [{min: 1s,
+    max: 2s, weight: 3}, {min: 30s, max: 2m}]}``.
     """
 
     WANTED: ClassVar[str] = "a duration like 2s, or {lognormal: {mean: 8s, sigma: 1}}"
@@ -154,6 +168,9 @@ class Pauses(Strict):
         default=None,
         description="Exponential pauses: how long one has lasted says nothing about when it ends.",
     )
+    histogram: PauseBins | None = Field(
+        default=None, description="Bins with weights; pauses are uniform within each bin."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -162,15 +179,24 @@ class Pauses(Strict):
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
-        ways = [self.fixed, self.uniform, self.lognormal, self.normal, self.exponential]
-        if sum(way is not None for way in ways) != 1:
-            raise ValueError("give one of: a duration, uniform, lognormal, normal, exponential")
+        shapes = [self.uniform, self.lognormal, self.normal, self.exponential, self.histogram]
+        if sum(way is not None for way in (self.fixed, *shapes)) != 1:
+            raise ValueError(
+                "give one of: a duration, uniform, lognormal, normal, exponential, histogram"
+            )
         return self
 
     @model_serializer(mode="wrap")
     def _stored(self, handler: SerializerFunctionWrapHandler) -> Any:
-        """A duration is stored as a number of seconds, as before pauses could be drawn."""
-        return handler(self) if self.fixed is None else self.fixed
+        """A duration is stored as a number of seconds, as before pauses could be drawn; a histogram
+        only where there is one, so that ids stay what they were before there were any.
+        """
+        if self.fixed is not None:
+            return self.fixed
+        content = handler(self)
+        if self.histogram is None:
+            content.pop("histogram", None)
+        return content
 
 
 class LengthPair(Strict):

@@ -84,6 +84,11 @@ def draw_pauses_s(pauses: Pauses, size: tuple[int, ...], rng: np.random.Generato
     if pauses.normal is not None:
         values = rng.normal(pauses.normal.mean, pauses.normal.sigma, size)
         return np.clip(values, pauses.normal.min, pauses.normal.max)
+    if pauses.histogram is not None:
+        chosen = choose(np.array([part.weight for part in pauses.histogram]), size, rng)
+        least_s = np.array([part.min for part in pauses.histogram])[chosen]
+        most_s = np.array([part.max for part in pauses.histogram])[chosen]
+        return np.asarray(rng.uniform(least_s, most_s))
     shape = pauses.lognormal
     assert shape is not None
     values = rng.lognormal(_log_mean(shape.mean, shape.sigma), shape.sigma, size)

@@ -60,3 +60,10 @@ def test_content_is_words_or_a_text(content: dict[str, Any]) -> None:
     assert ContentSource.model_validate("words").words is True
     with pytest.raises(ValidationError, match="give words, or a text file"):
         ContentSource.model_validate(content)
+
+
+def test_pauses_without_a_histogram_are_stored_as_before_there_were_any() -> None:
+    drawn = Pauses.model_validate({"exponential": {"mean": "2s"}})
+    assert "histogram" not in drawn.model_dump()
+    binned = Pauses.model_validate({"histogram": [{"min": "1s", "max": "2s"}]})
+    assert Pauses.model_validate(binned.model_dump(mode="json")) == binned

@@ -124,6 +124,17 @@ def test_pauses_have_the_shape_of_their_distribution(written: object, expected: 
     assert stats.kstest(pauses_s, expected.cdf).pvalue > REFUSED
 
 
+def test_pauses_come_from_the_bins_of_a_histogram_by_weight() -> None:
+    bins = [{"min": "1s", "max": "2s", "weight": 3}, {"min": "30s", "max": "50s"}]
+    pauses = Pauses.model_validate({"histogram": bins})
+    pauses_s = draw_pauses_s(pauses, (COUNT,), stream(8))
+    is_short = pauses_s < 10
+    deviation = (COUNT * 0.75 * 0.25) ** 0.5
+    assert np.count_nonzero(is_short) == pytest.approx(0.75 * COUNT, abs=4 * deviation)
+    assert stats.kstest(pauses_s[is_short], stats.uniform(1, 1).cdf).pvalue > REFUSED
+    assert stats.kstest(pauses_s[~is_short], stats.uniform(30, 20).cdf).pvalue > REFUSED
+
+
 def test_the_popular_ones_follow_zipf() -> None:
     choices = Choices(100, Popularity(zipf=1.2))
     rng = stream(5)
