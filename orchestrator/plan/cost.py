@@ -227,7 +227,7 @@ class PlanEstimate:
                 "how many points are measured depends on what they show: "
                 "points, time and cost are estimates"
             )
-        return notes + self._note_on_start_times()
+        return notes + self._note_on_late_answers() + self._note_on_start_times()
 
     def _note_on_limited_starts(self) -> list[str]:
         most = self.plan.most_started
@@ -242,6 +242,23 @@ class PlanEstimate:
         return [
             f"{most:,} of {runnable:,} deployments are started, {chosen}: all figures are for "
             "that many"
+        ]
+
+    def _note_on_late_answers(self) -> list[str]:
+        """How much longer a level takes than is estimated if the engine falls behind. A search ends
+        such a level early.
+        """
+        waits_s = {
+            known.load.drain_timeout_s
+            for deployment in self.plan.runnable()
+            for known in self.plan.known_levels(deployment.id)
+            if known.level.control == "request_rate" and not known.load.searches
+        }
+        if not waits_s or self.plan.needs_figures:
+            return []
+        return [
+            "a rate that an engine does not keep up with takes longer than is estimated, "
+            f"by up to {hours(max(waits_s))} (drain_timeout)"
         ]
 
     def _note_on_start_times(self) -> list[str]:

@@ -247,3 +247,14 @@ def test_engines_and_routers_without_a_key_are_noted(
     notes = PlanEstimate(planned(deployments=deployment)).notes()
     no_key = " asks for no key: whoever reaches its node can use it, and on one host all its users"
     assert [note.removesuffix(no_key) for note in notes if note.endswith(no_key)] == titles
+
+
+@pytest.mark.parametrize(
+    ("levels", "is_noted"), [({"request_rate": [1, 8]}, True), ({"concurrency": [1, 8]}, False)]
+)
+def test_a_rate_that_is_not_kept_up_with_may_take_longer(
+    levels: dict[str, list[int]], is_noted: bool
+) -> None:
+    plan = planned(load={"levels": levels, "duration": "60s", "drain_timeout": "4m"})
+    late = [note for note in PlanEstimate(plan).notes() if "by up to 4 min (drain_timeout)" in note]
+    assert len(late) == is_noted
