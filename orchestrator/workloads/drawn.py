@@ -331,9 +331,9 @@ class ConversationsWorkload(Drawn):
     )
     start: Literal["first_turn", "anywhere"] = Field(
         default="first_turn",
-        description="`anywhere`: a closed loop begins with sessions that are met at a drawn turn, "
-        "with made messages before it, as if it had run for long. With `first_turn` all begin with "
-        "short prompts, at once.",
+        description="`anywhere`: a closed loop begins as if it had run for long, with each session "
+        "at a drawn turn after made-up earlier messages. `first_turn`: all sessions begin at once, "
+        "with short prompts.",
     )
     converses = True
 

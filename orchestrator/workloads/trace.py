@@ -102,9 +102,9 @@ class TraceWorkload(Workload):
     longest_pause: Duration | None = Field(
         default=None,
         gt=0,
-        description="Pauses within a session are cut to this, for example `60s`; where the trace "
-        "does not say how long answers took, times from request to request are. A trace without "
-        "sessions or times has none, and the key is refused.",
+        description="The longest pause within a session, for example `60s`: longer ones are cut. "
+        "If the trace does not say how long answers took, the time from one request to the next "
+        "is cut instead. Refused for a trace without sessions or times, which has no pauses.",
     )
     images: Images | None = Field(
         default=None,
