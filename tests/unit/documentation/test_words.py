@@ -13,6 +13,7 @@ from tests.unit.documentation.pages import DOCS, FENCE, INLINE_CODE, ROOT
 
 # those that mean nothing, or something else, to somebody who is new to the field
 WORDS = (
+    *("speculative decoding", "LoRA", "MBU", "MFU"),
     *("TTFT", "TPOT", "ITL", "E2E", "SLO", "goodput", "attainment", "knee", "frontier"),
     *("KV cache", "prefill", "replica", "probe", "open loop", "closed loop", "steady window"),
     *("tensor parallelism", "pipeline parallelism", "quantization", "runner-up", "shortlist"),
