@@ -49,8 +49,8 @@ class Sweep(StoredLevels):
         self, per: Per | None = "gpu", slo: str | None = None, missing: Sequence[MissingLevel] = ()
     ) -> list[dict[str, Any]]:
         limits = parse_slo(slo) if slo else SLO
-        found = best(load_points(self.store, limits), limits, ComparisonRules(per), missing)
-        return json.loads(json_text(answer_json(answer_document(found))))["comparisons"]  # type: ignore[no-any-return]
+        comparisons = best(load_points(self.store, limits), limits, ComparisonRules(per), missing)
+        return json.loads(json_text(answer_json(answer_document(comparisons))))["comparisons"]  # type: ignore[no-any-return]
 
     def best(
         self, per: Per | None = "gpu", slo: str | None = None, missing: Sequence[MissingLevel] = ()
@@ -112,15 +112,19 @@ def test_per_gpu_dollar_and_deployment_may_differ(sweep: Sweep) -> None:
     sweep.deployment("small", devices=1, usd_per_hour=7.2)
     sweep.level("big", 20)
     sweep.level("small", 10)
-    found = {per: sweep.best(per) for per in get_args(Objective)}
-    assert {per: answer["winner"]["deployment"] for per, answer in found.items()} == {
+    answer_per = {objective: sweep.best(objective) for objective in get_args(Objective)}
+    assert {
+        objective: answer["winner"]["deployment"] for objective, answer in answer_per.items()
+    } == {
         "gpu": "label-small",
         "usd": "label-big",
         "deployment": "label-big",
     }
-    assert [one["value"] for one in found["gpu"]["ranking"]] == pytest.approx([100, 50], rel=0.02)
-    assert found["usd"]["winner"]["value"] == pytest.approx(200 * 3600 / 3.6, rel=0.02)
-    assert found["usd"]["unit"] == "output tokens/USD"
+    assert [deployment["value"] for deployment in answer_per["gpu"]["ranking"]] == pytest.approx(
+        [100, 50], rel=0.02
+    )
+    assert answer_per["usd"]["winner"]["value"] == pytest.approx(200 * 3600 / 3.6, rel=0.02)
+    assert answer_per["usd"]["unit"] == "output tokens/USD"
 
 
 def test_per_joule_the_energy_of_each_point_decides_on_whatever_hardware(sweep: Sweep) -> None:
@@ -130,8 +134,11 @@ def test_per_joule_the_energy_of_each_point_decides_on_whatever_hardware(sweep: 
     sweep.level("fast", 20, telemetry=gpu_readings(800, 21))
     sweep.level("frugal", 10, telemetry=gpu_readings(200, 21))
     answer = sweep.best("joule")
-    assert [one["deployment"] for one in answer["ranking"]] == ["label-frugal", "label-fast"]
-    values = [one["value"] for one in answer["ranking"]]
+    assert [deployment["deployment"] for deployment in answer["ranking"]] == [
+        "label-frugal",
+        "label-fast",
+    ]
+    values = [deployment["value"] for deployment in answer["ranking"]]
     assert values == pytest.approx([0.5, 0.25], rel=0.02)
     assert answer["unit"] == "output tokens/J"
     assert answer["hardware"] == "h100, l4"
@@ -146,7 +153,7 @@ def test_per_joule_a_deployment_of_unknown_energy_is_not_ranked(sweep: Sweep) ->
     sweep.level("read", 10, telemetry=gpu_readings(200, 21))
     sweep.level("unread", 20)
     answer = sweep.best("joule")
-    assert [one["deployment"] for one in answer["ranking"]] == ["label-read"]
+    assert [deployment["deployment"] for deployment in answer["ranking"]] == ["label-read"]
     (left_out,) = answer["left_out"]
     assert left_out["deployment"] == "label-unread"
     assert left_out["reason"].startswith("the energy of its tokens is not known")
@@ -159,8 +166,11 @@ def test_a_winner_ahead_by_more_than_starts_differ_is_certain(sweep: Sweep) -> N
         sweep.starts(name, levels)
         sweep.level(name, 40, good=0.5)  # both capacities were reached
     answer = sweep.best()
-    assert [one["deployment"] for one in answer["ranking"]] == ["label-d0", "label-d1"]
-    assert [one["starts"] for one in answer["ranking"]] == [2, 2]
+    assert [deployment["deployment"] for deployment in answer["ranking"]] == [
+        "label-d0",
+        "label-d1",
+    ]
+    assert [deployment["starts"] for deployment in answer["ranking"]] == [2, 2]
     assert (answer["certain"], answer["decide"]) == (True, [])
     assert answer["why"] == "certain: it is ahead of every other by more than starts differ"
 
@@ -224,7 +234,7 @@ def test_a_capacity_that_was_not_reached_never_wins_certainly(sweep: Sweep) -> N
         sweep.starts(name, levels)
     sweep.level("d1", 40, good=0.5)
     answer = sweep.best()
-    assert [one["censored"] for one in answer["ranking"]] == [True, False]
+    assert [deployment["censored"] for deployment in answer["ranking"]] == [True, False]
     assert answer["why"] == "not certain: the capacity of label-d0 was not reached"
     assert answer["decide"] == ["measure label-d0 at higher levels than 19.5 req/s"]
 
@@ -405,7 +415,8 @@ def test_checkpoints_of_one_model_are_ranked_together_and_another_size_is_not(sw
         sweep.deployment(name, model=model, predicted_json=predicted)
         sweep.level(name, 10)
     shown = {
-        one["model"]: [each["deployment"] for each in one["ranking"]] for one in sweep.comparisons()
+        comparison["model"]: [each["deployment"] for each in comparison["ranking"]]
+        for comparison in sweep.comparisons()
     }
     assert shown == {
         "org/m and 2 more checkpoints of it": ["label-d0", "label-d1", "label-d2"],
@@ -413,7 +424,7 @@ def test_checkpoints_of_one_model_are_ranked_together_and_another_size_is_not(sw
     }
     titles = [
         line
-        for line in lines_of([point_document(one) for one in load_points(sweep.store, SLO)])
+        for line in lines_of([point_document(point) for point in load_points(sweep.store, SLO)])
         if "chat of exp" in line
     ]
     assert ["org/m and 2 more checkpoints of it on h100" in line for line in titles].count(
@@ -432,9 +443,14 @@ def test_different_hardware_shares_a_ranking_only_per_dollar(
     ):
         sweep.deployment(name, hardware=hardware, model=model)
         sweep.level(name, 5)
-    shown = [(one["model"], one["hardware"], len(one["ranking"])) for one in sweep.comparisons()]
+    shown = [
+        (comparison["model"], comparison["hardware"], len(comparison["ranking"]))
+        for comparison in sweep.comparisons()
+    ]
     assert shown == [("m", "h100", 1), ("m", "l40s", 1), ("other", "h100", 1)]
-    assert [(one["model"], len(one["ranking"])) for one in sweep.comparisons("usd")] == [
+    assert [
+        (comparison["model"], len(comparison["ranking"])) for comparison in sweep.comparisons("usd")
+    ] == [
         ("m", 2),
         ("other", 1),
     ]
@@ -466,14 +482,14 @@ def test_a_point_that_is_not_valid_never_wins_and_says_why(sweep: Sweep, validit
 
 
 @pytest.mark.parametrize(
-    ("repeats", "said"),
+    ("repeats", "reasons_shown"),
     [
         (
             (["96% were cached"], ["95% were cached", "the client was late"]),
             "96% were cached; the client was late",
         ),
         ((["half came 0.5 s late"], ["half came 3 s late"]), "half came 0.5 s late"),
-        (([f"replica {one}: {one}2 answers are empty" for one in (1, 10)],) * 2, None),
+        (([f"replica {replica}: {replica}2 answers are empty" for replica in (1, 10)],) * 2, None),
         (
             (["replica 1: all empty"], ["replica 10: all empty"]),
             "replica 1: all empty; replica 10: all empty",
@@ -482,14 +498,17 @@ def test_a_point_that_is_not_valid_never_wins_and_says_why(sweep: Sweep, validit
     ],
 )
 def test_a_reason_of_several_repeats_has_the_figures_of_the_first(
-    sweep: Sweep, repeats: tuple[list[str], ...], said: str | None
+    sweep: Sweep, repeats: tuple[list[str], ...], reasons_shown: str | None
 ) -> None:
     sweep.deployment("d0")
     for repeat, reasons in enumerate(repeats):
         given: dict[str, Any] = {"point_id": "d0-repeats", "repeat": repeat}
         sweep.level("d0", 5, validity="invalid", validity_reasons=reasons, **given)
     (left,) = sweep.best()["left_out"]
-    assert left["reason"] == f"not a valid measurement: invalid ({said or '; '.join(repeats[0])})"
+    assert (
+        left["reason"]
+        == f"not a valid measurement: invalid ({reasons_shown or '; '.join(repeats[0])})"
+    )
 
 
 def test_a_failed_point_never_wins_and_gives_its_sentence(sweep: Sweep) -> None:
@@ -517,8 +536,8 @@ def test_a_deployment_that_holds_nowhere_is_left_out_with_its_binding_limit(
     sweep.level("d0", 10, good=0.25)
     answer = sweep.best()
     (left,) = answer["left_out"]
-    said = "no level holds the limits: attainment is at most 0.500 (at 5 req/s), not 0.9"
-    assert left["reason"] == f"{said}; ttft p90 there: 900 ms, limit 500ms"
+    sentence = "no level holds the limits: attainment is at most 0.500 (at 5 req/s), not 0.9"
+    assert left["reason"] == f"{sentence}; ttft p90 there: 900 ms, limit 500ms"
     assert answer["decide"] == ["measure below 5 req/s"]
 
 
@@ -619,8 +638,11 @@ def test_each_workload_has_its_own_answer(sweep: Sweep) -> None:
         sweep.deployment(name)
         sweep.level(name, chat)
         sweep.level(name, code, workload="code")
-    found = {one["workload"]: one["ranking"][0]["deployment"] for one in sweep.comparisons()}
-    assert found == {"chat": "label-d0", "code": "label-d1"}
+    winners = {
+        comparison["workload"]: comparison["ranking"][0]["deployment"]
+        for comparison in sweep.comparisons()
+    }
+    assert winners == {"chat": "label-d0", "code": "label-d1"}
 
 
 def test_a_limit_nobody_thought_of_when_measuring_changes_the_answer(sweep: Sweep) -> None:
@@ -644,8 +666,8 @@ def test_what_an_emulator_answered_is_never_ranked_with_the_rest(sweep: Sweep) -
         sweep.deployment(name)
         sweep.level(name, level, emulated=name == "d0")
     shown = [
-        (one["emulated"], [rank["deployment"] for rank in one["ranking"]])
-        for one in sweep.comparisons()
+        (comparison["emulated"], [rank["deployment"] for rank in comparison["ranking"]])
+        for comparison in sweep.comparisons()
     ]
     assert shown == [(False, ["label-d1"]), (True, ["label-d0"])]
 
@@ -758,22 +780,22 @@ def test_a_point_lists_its_repeats_and_what_was_merged(sweep: Sweep) -> None:
         failure_class="engine_crash",
     )
     (point,) = load_points(sweep.store, SLO)
-    found = json.loads(json_text(point_json(point_document(point, [SLO]))))
-    assert found["merged"] == {"of": 3, "used": 2, "failed": 1}
-    assert (found["status"], found["reason"]) == ("ok", "it died")
-    assert [one["repeat"] for one in found["repeats"]] == [0, 1, 2]
-    assert found["requests"] == {"scheduled": 200, "ok": 200, "failed": 0}
-    assert found["slo"]["attainment"]["estimate"] == 0.75
+    document = json.loads(json_text(point_json(point_document(point, [SLO]))))
+    assert document["merged"] == {"of": 3, "used": 2, "failed": 1}
+    assert (document["status"], document["reason"]) == ("ok", "it died")
+    assert [repeat["repeat"] for repeat in document["repeats"]] == [0, 1, 2]
+    assert document["requests"] == {"scheduled": 200, "ok": 200, "failed": 0}
+    assert document["slo"]["attainment"]["estimate"] == 0.75
     assert [
-        one["slo"]["attainment"] and one["slo"]["attainment"]["estimate"]
-        for one in found["repeats"]
+        repeat["slo"]["attainment"] and repeat["slo"]["attainment"]["estimate"]
+        for repeat in document["repeats"]
     ] == [
         1,
         0.5,
         None,
     ]
-    assert found["slo"]["goodput"] == pytest.approx(0.75 * 5)
-    assert found["slo"]["by_limit"] == {"ttft": 0.75}
+    assert document["slo"]["goodput"] == pytest.approx(0.75 * 5)
+    assert document["slo"]["by_limit"] == {"ttft": 0.75}
 
 
 def test_a_measurement_is_its_winning_attempt_or_its_last_failed_one(sweep: Sweep) -> None:
@@ -885,18 +907,18 @@ def test_limits_on_percentiles_hold_where_each_of_them_does(sweep: Sweep) -> Non
     )
     sweep.deployment("d1")
     sweep.level("d1", 10, 0.95)
-    left_out = [one["reason"] for one in sweep.best(slo=strict)["left_out"]]
+    left_out = [excluded["reason"] for excluded in sweep.best(slo=strict)["left_out"]]
     assert left_out == [
         "no level holds the limits: the share within e2e_p99 is at most 0.950 (at 10 req/s), not "
         "0.99; "
         "e2e p99 there: 900 ms, limit 800ms"
     ]
     joint = parse_slo(strict + ",ttft<=500ms,attainment>=0.9")
-    found = point_json(point_document(load_points(sweep.store, joint)[1], (joint,)))["slo"]
-    assert [(one["name"], one["target"], one["met"]) for one in found["tests"]] == [  # type: ignore[index]
+    judged = point_json(point_document(load_points(sweep.store, joint)[1], (joint,)))["slo"]
+    assert [(test["name"], test["target"], test["met"]) for test in judged["tests"]] == [  # type: ignore[index]
         ("attainment", 0.9, True), ("ttft_p90", 0.9, True), ("e2e_p99", 0.99, False),
     ]  # fmt: skip
-    assert (found["met"], found["attainment"].estimate) == (False, pytest.approx(0.95))  # type: ignore[index]
+    assert (judged["met"], judged["attainment"].estimate) == (False, pytest.approx(0.95))  # type: ignore[index]
 
 
 def test_a_curve_has_its_knee_and_a_profile_both_phases(
@@ -907,8 +929,8 @@ def test_a_curve_has_its_knee_and_a_profile_both_phases(
         sweep.level("d0", level, failed=1 - served)
     points = load_points(sweep.store)
     marked = knees(points)
-    documents = [point_document(one, knees=marked) for one in points]
-    assert [one.point.head.level for one in documents if one.is_knee] == [4]
+    documents = [point_document(point, knees=marked) for point in points]
+    assert [document.point.head.level for document in documents if document.is_knee] == [4]
     (row,) = [line for line in lines_of(documents) if "knee" in line]
     assert "knee" in row
     profile = "\n".join(lines_of(documents, profile=True))
@@ -920,12 +942,12 @@ def searched(
     sweep: Sweep, slo: str | None = None, per: Per = "gpu", precision: float = 0.15
 ) -> dict[str, Any]:
     limits = parse_slo(slo) if slo else SLO
-    found = best(
+    comparisons = best(
         load_points(sweep.store, limits),
         limits,
         ComparisonRules(per, {"chat": SearchRules(precision)}),
     )
-    (comparison,) = json.loads(json_text(answer_json(answer_document(found))))["comparisons"]
+    (comparison,) = json.loads(json_text(answer_json(answer_document(comparisons))))["comparisons"]
     return comparison  # type: ignore[no-any-return]
 
 
@@ -935,7 +957,9 @@ def test_a_search_is_answered_by_its_claim_bounds_and_status(sweep: Sweep) -> No
         for level, good in (*[(top, 1.0)] * 6, (top * 1.05, 0.5), (top / 2, 1.0)):
             sweep.level(name, level, good, repeat=sweep.count)
     answer = searched(sweep)
-    assert [(one["deployment"], one["level"]) for one in answer["ranking"]] == [
+    assert [
+        (deployment["deployment"], deployment["level"]) for deployment in answer["ranking"]
+    ] == [
         ("label-d1", 30),
         ("label-d0", 20),
     ]
@@ -963,7 +987,7 @@ def test_searches_are_ranked_by_expectations_near_their_claims(
         for level, share in (*[(top, 1.0)] * 6, (high, good)):
             sweep.level(name, level, share, repeat=sweep.count)
     ranking = searched(sweep)["ranking"]
-    assert [(one["deployment"], one["level"]) for one in ranking] == [
+    assert [(deployment["deployment"], deployment["level"]) for deployment in ranking] == [
         ("label-d1", 20), ("label-d2", 19.5), ("label-d0", 20), ("label-d3", 18), ("label-d4", 15),
     ]  # fmt: skip
 
@@ -976,7 +1000,7 @@ def test_a_winner_with_a_lower_claim_says_why_it_is_first(
         for level, share in (*[(top, 1.0)] * 6, (high, good)):
             sweep.level(name, level, share, repeat=sweep.count)
     answer = searched(sweep)
-    assert [one["level"] for one in answer["ranking"]] == [20, 20.5]
+    assert [deployment["level"] for deployment in answer["ranking"]] == [20, 20.5]
     assert (
         "more is claimed of label-d0, but the probes of label-d1 expect it to hold more"
         in answer["why"]
@@ -995,11 +1019,11 @@ def test_a_search_is_answered_at_its_own_precision(
         sweep.deployment(name)
         for level, good in levels:
             sweep.level(name, level, good, repeat=sweep.count)
-    for precision, said in ((0.05, ["budget", "outraced"]), (0.15, ["converged", "budget"])):
+    for precision, statuses in ((0.05, ["budget", "outraced"]), (0.15, ["converged", "budget"])):
         ranking = searched(sweep, precision=precision)["ranking"]
-        assert [(one["level"], one["capacity"]["status"]) for one in ranking] == list(
-            zip((20, 10), said, strict=True)
-        )
+        assert [
+            (deployment["level"], deployment["capacity"]["status"]) for deployment in ranking
+        ] == list(zip((20, 10), statuses, strict=True))
 
 
 def test_an_unsettled_search_tells_its_bounds_and_is_no_answer(
@@ -1017,8 +1041,8 @@ def test_an_unsettled_search_tells_its_bounds_and_is_no_answer(
     sweep.level("d0", 40, 0.5)
     for repeat in range(2, 6):
         sweep.level("d0", 20, repeat=repeat)
-    (found,) = searched(sweep)["ranking"]
-    capacity = found["capacity"]
+    (ranked,) = searched(sweep)["ranking"]
+    capacity = ranked["capacity"]
     assert (capacity["claim"], capacity["low"], capacity["high"]) == (20, 20, 40)
     assert capacity["status"] == "budget"
     assert (
@@ -1048,15 +1072,15 @@ def test_the_value_of_an_estimate_is_what_its_load_would_give(sweep: Sweep) -> N
     for level, good in ((18, 0.95), (22, 0.82)):
         sweep.level("d0", level, good)
     answer = searched(sweep)
-    (found,) = answer["ranking"]
+    (ranked,) = answer["ranking"]
     assert answer["decide"] == ["search label-d0 on, with more budget"]
-    capacity = found["capacity"]
+    capacity = ranked["capacity"]
     assert capacity["claim"] is None
-    assert found["level"] == 18  # the probe that its figures are of
+    assert ranked["level"] == 18  # the probe that its figures are of
     # ten tokens a request, two GPUs
-    assert found["value"] == pytest.approx(5 * capacity["estimate"], rel=0.01)
-    assert found["value.lower"] <= 5 * capacity["estimate.lower"]
-    assert found["value.upper"] >= 5 * capacity["estimate.upper"]
+    assert ranked["value"] == pytest.approx(5 * capacity["estimate"], rel=0.01)
+    assert ranked["value.lower"] <= 5 * capacity["estimate.lower"]
+    assert ranked["value.upper"] >= 5 * capacity["estimate.upper"]
 
 
 def test_where_a_search_holds_nothing_its_lowest_level_says_why(sweep: Sweep) -> None:
@@ -1072,10 +1096,13 @@ def test_where_a_search_holds_nothing_its_lowest_level_says_why(sweep: Sweep) ->
     assert decide == (
         f"other limits: label-d0 holds these at no load; change first {change} (label-d0)"
     )
-    (found,) = answer["changes"]
-    assert (found["deployment"], found["status"]) == ("label-d0", "nothing_holds")
-    assert found["change_first"] == change
-    assert (found["change"]["limit"], found["change"]["value_s"]) == ("ttft", pytest.approx(0.9))
+    (deployment,) = answer["changes"]
+    assert (deployment["deployment"], deployment["status"]) == ("label-d0", "nothing_holds")
+    assert deployment["change_first"] == change
+    assert (deployment["change"]["limit"], deployment["change"]["value_s"]) == (
+        "ttft",
+        pytest.approx(0.9),
+    )
 
 
 def test_one_start_of_an_outraced_deployment_is_no_doubt(sweep: Sweep) -> None:
@@ -1091,7 +1118,10 @@ def test_one_start_of_an_outraced_deployment_is_no_doubt(sweep: Sweep) -> None:
             )
         sweep.level(name, failed, 0.5, start=0)
     answer = searched(sweep)
-    assert [one["capacity"]["status"] for one in answer["ranking"]] == ["converged", "outraced"]
+    assert [deployment["capacity"]["status"] for deployment in answer["ranking"]] == [
+        "converged",
+        "outraced",
+    ]
     assert answer["ranking"][1]["capacity"]["claim"] == 20
     assert (answer["certain"], answer["decide"]) == (True, []), answer["why"]
 
@@ -1105,7 +1135,7 @@ def two_starts(sweep: Sweep, name: str, top: float, high: float, **given: Any) -
 
 
 @pytest.mark.parametrize(
-    ("bounds", "gpus", "said", "decide"),
+    ("bounds", "gpus", "excess", "decide"),
     [
         (
             (19.4, 20.3),
@@ -1124,24 +1154,27 @@ def two_starts(sweep: Sweep, name: str, top: float, high: float, **given: Any) -
     ],
 )
 def test_searched_rates_are_told_apart_by_their_bounds(
-    bounds: tuple[float, float], gpus: int, said: str | None, decide: str | None, sweep: Sweep
+    bounds: tuple[float, float], gpus: int, excess: str | None, decide: str | None, sweep: Sweep
 ) -> None:
     two_starts(sweep, "d0", 20, 20.8)
     two_starts(sweep, "d1", *bounds, devices=gpus)
     answer = searched(sweep)
-    assert [one["deployment"] for one in answer["ranking"]] == ["label-d0", "label-d1"]
-    assert {(one["starts"], one["capacity"]["status"]) for one in answer["ranking"]} == {
-        (2, "converged")
-    }
-    assert answer["certain"] is (said is None), answer["why"]
-    if said is None or decide is None:
+    assert [deployment["deployment"] for deployment in answer["ranking"]] == [
+        "label-d0",
+        "label-d1",
+    ]
+    assert {
+        (deployment["starts"], deployment["capacity"]["status"]) for deployment in answer["ranking"]
+    } == {(2, "converged")}
+    assert answer["certain"] is (excess is None), answer["why"]
+    if excess is None or decide is None:
         assert (
             answer["why"]
             == "certain: every other was shown to fail at what is claimed of the first, or below"
         )
         assert answer["decide"] == []
     else:
-        assert answer["why"] == f"not certain: bounds overlap: label-d1 could hold up to {said}"
+        assert answer["why"] == f"not certain: bounds overlap: label-d1 could hold up to {excess}"
         (text,) = answer["decide"]
         assert text.startswith(decide)
 
@@ -1202,28 +1235,30 @@ def test_a_limit_on_agreement_excludes_a_deployment_that_disagrees(
     (free,) = best(points, SLO)
     assert free.ranking[0].point.deployment.label == "label-noise"
     (limited,) = best(points, parse_slo("ttft<=500ms,attainment>=0.9,agreement>=90%"))
-    names = [one.point.deployment.label for one in limited.ranking]
+    names = [ranked.point.deployment.label for ranked in limited.ranking]
     assert names == ["label-good", "label-ref"], "the reference agrees with itself"
-    (out,) = [one for one in limited.excluded if one.deployment.label == "label-noise"]
+    (out,) = [
+        excluded for excluded in limited.excluded if excluded.deployment.label == "label-noise"
+    ]
     assert exclusion_text(out) == "its agreement with label-ref is 0.000 (n=256 tokens), not 0.9"
 
 
 def test_an_agreement_near_chance_is_noted_where_others_of_the_model_agree(sweep: Sweep) -> None:
     points = agreeing(sweep, {"ref": None, "good": 0.62, "noise": 0.09})
-    (found,) = best(points, SLO)
-    noted = {one.label: note_texts(one) for one in found.ranking}
+    (comparison,) = best(points, SLO)
+    noted = {ranked.label: note_texts(ranked) for ranked in comparison.ranking}
     assert any("hardly any of its answers equals" in note for note in noted["label-noise"])
     assert not any("hardly any" in note for note in (*noted["label-good"], *noted["label-ref"]))
     alone = [point for point in points if point.head.deployment_id != "good"]
-    (found,) = best(alone, SLO)
-    assert not any("hardly" in note for one in found.ranking for note in note_texts(one))
+    (comparison,) = best(alone, SLO)
+    assert not any("hardly" in note for ranked in comparison.ranking for note in note_texts(ranked))
 
 
 def test_an_agreement_that_is_not_known_is_not_enough(sweep: Sweep) -> None:
     sweep.settled("a", 8)
-    (found,) = best(load_points(sweep.store, SLO), parse_slo("ttft<=500ms,agreement>=0.9"))
-    assert not found.ranking
-    assert "its agreement is not known" in exclusion_text(found.excluded[-1])
+    (comparison,) = best(load_points(sweep.store, SLO), parse_slo("ttft<=500ms,agreement>=0.9"))
+    assert not comparison.ranking
+    assert "its agreement is not known" in exclusion_text(comparison.excluded[-1])
 
 
 def test_a_limit_on_agreement_is_written_as_it_is_read() -> None:

@@ -70,14 +70,14 @@ def gpu(**changes: object) -> dict[str, Any]:
     return FINE["gpus"] | {"gpus": [GPU | changes, GPU | {"index": 1}]}
 
 
-def told(
+def findings_of(
     *nodes: ExaminedNode, requirements: Requirements | None = None, **growth: Any
 ) -> list[Finding]:
     return diagnose(nodes, HERE, requirements or [], Growth(**growth))
 
 
 def test_a_node_that_is_fine_is_told_nothing_of() -> None:
-    assert told(node(), node(Machine("b" * 20, "10.0.0.2", 2, 96.0))) == []
+    assert findings_of(node(), node(Machine("b" * 20, "10.0.0.2", 2, 96.0))) == []
 
 
 DISK = FINE["disk"]["temporary files"]
@@ -180,25 +180,25 @@ BROKEN = [
 def test_each_fault_of_a_node_has_a_reason_and_a_remedy(
     check: str, level: str, what: str, changes: dict[str, Any]
 ) -> None:
-    (found,) = told(node(**changes))
-    assert (found.check, found.level) == (check, level)
-    assert what in found.what
-    assert found.where.startswith(("n1 (10.0.0.1, aaaaaaaa)", "10.0.0.1"))
-    assert found.why
-    assert found.do
+    (finding,) = findings_of(node(**changes))
+    assert (finding.check, finding.level) == (check, level)
+    assert what in finding.what
+    assert finding.where.startswith(("n1 (10.0.0.1, aaaaaaaa)", "10.0.0.1"))
+    assert finding.why
+    assert finding.do
 
 
 def test_nodes_of_one_host_that_promise_its_cores_twice_are_named() -> None:
     two = [node(Machine(name * 20, "10.0.0.1", 0, 64.0), gpus={}) for name in "ab"]
-    (found,) = told(*two)
-    assert "2 nodes on one host count as 128 CPUs together, but it has 96" in found.what
+    (finding,) = findings_of(*two)
+    assert "2 nodes on one host count as 128 CPUs together, but it has 96" in finding.what
 
 
 def test_drivers_that_differ_between_nodes_with_the_same_gpus_are_named() -> None:
     other = FINE["gpus"] | {"driver": "535.1"}
-    (found,) = told(node(), node(Machine("b" * 20, "10.0.0.2", 2, 96.0), gpus=other))
-    assert "driver 570.86.15, CUDA 12.8 on n1" in found.what
-    assert "driver 535.1" in found.what
+    (finding,) = findings_of(node(), node(Machine("b" * 20, "10.0.0.2", 2, 96.0), gpus=other))
+    assert "driver 570.86.15, CUDA 12.8 on n1" in finding.what
+    assert "driver 535.1" in finding.what
 
 
 def deployments(text: str, labels: str = "{pool: a}", api: str = "completions") -> list[Deployment]:
@@ -237,7 +237,7 @@ def test_engines_and_models_are_looked_for_where_deployments_fit_and_nowhere_els
     head = node(
         Machine("h" * 20, "10.0.0.9", 0, 8.0), cores=8, engines=[THERE | {"path": None}], gpus={}
     )
-    assert told(gpu_node(), head, requirements=requirements) == []
+    assert findings_of(gpu_node(), head, requirements=requirements) == []
     for engine, level, what in (
         ({"path": None}, "fail", "vllm is not installed"),
         ({"missing": True}, "fail", "vllm is not installed"),
@@ -248,10 +248,10 @@ def test_engines_and_models_are_looked_for_where_deployments_fit_and_nowhere_els
             "org/draft: it is gated",
         ),
     ):
-        (found,) = told(gpu_node(**engine), head, requirements=requirements)
-        assert (found.level, found.what) == (level, what)
-    (found,) = told(gpu_node(), gpu_node("b", version="0.31"), requirements=requirements)
-    assert "its version differs: 0.32 on n1" in found.what
+        (finding,) = findings_of(gpu_node(**engine), head, requirements=requirements)
+        assert (finding.level, finding.what) == (level, what)
+    (finding,) = findings_of(gpu_node(), gpu_node("b", version="0.31"), requirements=requirements)
+    assert "its version differs: 0.32 on n1" in finding.what
 
 
 @pytest.mark.parametrize("ports", [{}, {"mlx5_0/ports/1/state": "1: DOWN"}])
@@ -259,21 +259,21 @@ def test_a_replica_over_nodes_without_a_fabric_is_named(ports: dict[str, str]) -
     requirements = requirements_of(deployments(f"{VLLM}, pipeline_parallel_size: 2, nnodes: 2"))
     fast = gpu_node("a")
     slow = node(gpu_node("b").machine, engines=[THERE], infiniband=ports)
-    assert told(fast, gpu_node("b"), requirements=requirements) == []
-    (found,) = told(fast, slow, requirements=requirements)
-    assert (found.level, found.check) == ("warning", "network")
-    assert "has no active InfiniBand port" in found.what
-    assert "bbbbbbbb" in found.where
+    assert findings_of(fast, gpu_node("b"), requirements=requirements) == []
+    (finding,) = findings_of(fast, slow, requirements=requirements)
+    assert (finding.level, finding.check) == ("warning", "network")
+    assert "has no active InfiniBand port" in finding.what
+    assert "bbbbbbbb" in finding.where
 
 
 def test_a_deployment_that_no_node_will_ever_hold_is_named() -> None:
     requirements = requirements_of(deployments(VLLM))
-    (found,) = told(gpu_node(labels={}), requirements=requirements)
-    assert (found.check, found.level) == ("room", "fail")
-    assert "0 can ever hold it" in found.what
+    (finding,) = findings_of(gpu_node(labels={}), requirements=requirements)
+    assert (finding.check, finding.level) == ("room", "fail")
+    assert "0 can ever hold it" in finding.what
     for labels in (None, {"pool": "a"}):
         assert (
-            told(
+            findings_of(
                 gpu_node(labels={}),
                 requirements=requirements,
                 types=(NodeType("h100", 8, 96.0, 4, labels),),
@@ -286,16 +286,18 @@ def test_a_deployment_that_no_node_will_ever_hold_is_named() -> None:
         NodeType("h100", 8, 96.0, 4, {"pool": "b"}),
         NodeType("h100", 8, 96.0, 4, {}),
     ):
-        (found,) = told(gpu_node(labels={}), requirements=requirements, types=(wrong,))
-        assert found.check == "room"
-        assert "0 can ever hold it" in found.what
-    (found,) = told(gpu_node(labels={"ray.io/node-group": "head"}), requirements=requirements)
-    assert found.level == "warning"
-    assert "may add is not known" in found.what
+        (finding,) = findings_of(gpu_node(labels={}), requirements=requirements, types=(wrong,))
+        assert finding.check == "room"
+        assert "0 can ever hold it" in finding.what
+    (finding,) = findings_of(
+        gpu_node(labels={"ray.io/node-group": "head"}), requirements=requirements
+    )
+    assert finding.level == "warning"
+    assert "may add is not known" in finding.what
     two = requirements_of(deployments(VLLM.replace("size: 2", "size: 4, nnodes: 2")))
-    (found,) = told(gpu_node(), requirements=two)
-    assert "needs 2 nodes" in found.what
-    assert told(gpu_node(), gpu_node("b"), requirements=two) == []
+    (finding,) = findings_of(gpu_node(), requirements=two)
+    assert "needs 2 nodes" in finding.what
+    assert findings_of(gpu_node(), gpu_node("b"), requirements=two) == []
 
 
 def test_node_types_that_no_label_tells_apart_are_named() -> None:
@@ -303,22 +305,22 @@ def test_node_types_that_no_label_tells_apart_are_named() -> None:
     h100 = NodeType("h", 8, 96.0, 4, {"accelerator": "H100-80GB"})
     a10 = NodeType("a", 8, 96.0, 4, {"accelerator": "A10"})
     node_there = gpu_node(labels={})
-    (found,) = told(node_there, requirements=requirements, types=(h100, a10))
-    assert (found.level, found.check) == ("warning", "autoscaler")
-    assert found.what == (
+    (finding,) = findings_of(node_there, requirements=requirements, types=(h100, a10))
+    assert (finding.level, finding.check) == ("warning", "autoscaler")
+    assert finding.what == (
         "for H100-80GB the autoscaler may add nodes of h, a: no label of the hardware tells "
         "them apart"
     )
     labelled = requirements_of(deployments(VLLM, labels="{accelerator: H100-80GB}"))
     assert (
-        told(
+        findings_of(
             gpu_node(labels={"accelerator": "H100-80GB"}), requirements=labelled, types=(h100, a10)
         )
         == []
     )
     spot = NodeType("spot", 8, 96.0, 4, {"accelerator": "H100", "market": "spot"})
     assert (
-        told(
+        findings_of(
             node_there,
             requirements=requirements,
             types=(h100, spot, NodeType("cpu", 0, 96.0, 9, {})),
@@ -328,7 +330,7 @@ def test_node_types_that_no_label_tells_apart_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("growth", "said"),
+    ("growth", "sentence"),
     [
         ({"reports": 1}, "an autoscaler is configured and has not reported for 20 s"),
         (
@@ -345,39 +347,46 @@ def test_node_types_that_no_label_tells_apart_are_named() -> None:
     ],
 )
 def test_an_autoscaler_that_is_not_at_work_is_named(
-    growth: dict[str, Any], said: str | None
+    growth: dict[str, Any], sentence: str | None
 ) -> None:
-    assert [(one.level, one.check, one.what) for one in told(gpu_node(), **growth)] == (
-        [("warning", "autoscaler", said)] if said else []
-    )
+    assert [
+        (finding.level, finding.check, finding.what)
+        for finding in findings_of(gpu_node(), **growth)
+    ] == ([("warning", "autoscaler", sentence)] if sentence else [])
 
 
 def test_without_any_gpu_that_is_what_is_said() -> None:
     requirements = requirements_of(deployments(VLLM))
     laptop = node(Machine("c" * 20, "10.0.0.3", 0, 8.0), gpus={}, cores=8)
-    (found,) = [one for one in told(laptop, requirements=requirements) if one.check == "room"]
-    assert found.what.endswith("and no node has a GPU")
-    (found,) = [
-        one
-        for one in told(laptop, requirements=requirements, types=(NodeType("a", 8, 1.0, 4, {}),))
-        if one.check == "room"
+    (finding,) = [
+        finding
+        for finding in findings_of(laptop, requirements=requirements)
+        if finding.check == "room"
     ]
-    assert "no node has a GPU" not in found.what
+    assert finding.what.endswith("and no node has a GPU")
+    (finding,) = [
+        finding
+        for finding in findings_of(
+            laptop, requirements=requirements, types=(NodeType("a", 8, 1.0, 4, {}),)
+        )
+        if finding.check == "room"
+    ]
+    assert "no node has a GPU" not in finding.what
 
 
 def test_a_laptop_with_20000_open_files_is_fine() -> None:
-    assert told(node(limits=FINE["limits"] | {"nofile": 20_000})) == []
+    assert findings_of(node(limits=FINE["limits"] | {"nofile": 20_000})) == []
 
 
 def test_addresses_of_one_server_are_the_same_endpoint() -> None:
     urls = ("http://h", "http://H:80/v1", "http://h/v1/chat/completions", "http://h?api-version=1")
     same, other = set[ResourceRequest](), set[ResourceRequest]()
     for url in urls:
-        (one,) = deployments(f"engine: endpoint, url: '{url}'", api=api_of(url))
-        same.add(resources_of(one, exclusive=True))
+        (deployment,) = deployments(f"engine: endpoint, url: '{url}'", api=api_of(url))
+        same.add(resources_of(deployment, exclusive=True))
     for url in ("http://h:8000", "http://h/other"):
-        (one,) = deployments(f"engine: endpoint, url: '{url}'")
-        other.add(resources_of(one, exclusive=True))
+        (deployment,) = deployments(f"engine: endpoint, url: '{url}'")
+        other.add(resources_of(deployment, exclusive=True))
     assert (len(same), len(other | same)) == (1, 3)
 
 
@@ -391,37 +400,39 @@ def api_of(url: str) -> str:
 def test_this_machine_tells_its_facts_in_json_and_where_an_engine_is() -> None:
     wanted = deployments("engine: vllm, hardware: h100, executable: ./nowhere")
     wanted += deployments("engine: emulator")
-    said = facts([(one.settings, one.hardware) for one in wanted])
-    json.dumps(said)
-    assert said["versions"]["Python"] == f"{sys.version_info[0]}.{sys.version_info[1]}"
-    assert said["cores"] == len(os.sched_getaffinity(0))
-    assert said["shm"]["total"] > 0
-    assert said.keys() == FINE.keys()
-    missing, emulated = said["engines"]
+    machine = facts([(deployment.settings, deployment.hardware) for deployment in wanted])
+    json.dumps(machine)
+    assert machine["versions"]["Python"] == f"{sys.version_info[0]}.{sys.version_info[1]}"
+    assert machine["cores"] == len(os.sched_getaffinity(0))
+    assert machine["shm"]["total"] > 0
+    assert machine.keys() == FINE.keys()
+    missing, emulated = machine["engines"]
     assert missing["path"] is None
     assert emulated["path"]
     assert not emulated["missing"]
 
 
 def test_slices_of_gpus_may_be_counted_as_gpus() -> None:
-    one = {"gpus": [GPU | {"mig": True}]}
-    (found,) = told(node(Machine("a" * 20, "10.0.0.1", 7, 96.0), gpus=FINE["gpus"] | one))
-    assert (found.level, found.what) == ("warning", "GPU 0: MIG is on")
+    with_mig = {"gpus": [GPU | {"mig": True}]}
+    (finding,) = findings_of(
+        node(Machine("a" * 20, "10.0.0.1", 7, 96.0), gpus=FINE["gpus"] | with_mig)
+    )
+    assert (finding.level, finding.what) == ("warning", "GPU 0: MIG is on")
 
 
 def test_clocks_that_nothing_keeps_right_are_told_where_there_are_several() -> None:
     first, second = (Machine(name * 20, f"10.0.0.{name}", 2, 96.0) for name in "12")
     unset, unknown = node(first, clock_is_set=False), node(second, clock_is_set=None)
-    assert [(one.level, one.check, one.where) for one in told(unset, unknown)] == [
-        ("warning", "clock", unset.name)
-    ]
-    assert told(unset) == []
+    assert [
+        (finding.level, finding.check, finding.where) for finding in findings_of(unset, unknown)
+    ] == [("warning", "clock", unset.name)]
+    assert findings_of(unset) == []
 
 
 def test_a_model_that_a_node_cannot_have_is_named_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (settings,) = (one.settings for one in deployments(VLLM))
+    (settings,) = (deployment.settings for deployment in deployments(VLLM))
 
     def of(model: str) -> str:
         (absences,) = machine_facts._models([settings.model_copy(update={"model": model})])
@@ -442,10 +453,10 @@ def test_a_model_that_a_node_cannot_have_is_named_with_the_reason(
         raise PermissionError(f"403 for {secret}: accept the licence of {model}")
 
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", gated)
-    said = of("org/not-there")
-    assert "403 for ***: accept the licence" in said
-    assert "accept the licence" in said
-    assert secret not in said
+    problem = of("org/not-there")
+    assert "403 for ***: accept the licence" in problem
+    assert "accept the licence" in problem
+    assert secret not in problem
     files = [
         SimpleNamespace(rfilename=name, size=70 * 10**9, lfs=None)
         for name in ("1.safetensors", "2.safetensors", "x.bin")
@@ -486,7 +497,7 @@ def test_a_model_and_its_draft_share_the_free_space(
     monkeypatch.setattr(
         shutil, "disk_usage", lambda _: SimpleNamespace(free=100 * 10**9, total=10**12)
     )
-    (alone,) = (one.settings for one in deployments(VLLM))
+    (alone,) = (deployment.settings for deployment in deployments(VLLM))
     draft = {"method": "eagle3", "num_speculative_tokens": 3, "model": "org/draft"}
     both = alone.model_copy(update={"speculative": Speculative.model_validate(draft)})
     room = f"70 GB have to be downloaded, but only 30 are free in {tmp_path}"
@@ -502,9 +513,9 @@ class Hub(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
-        told = path in ("/api/models/org/gated", "/api/models/org/gated/revision/main")
+        is_listed = path in ("/api/models/org/gated", "/api/models/org/gated/revision/main")
         status, header = 404, ("X-Error-Code", "RevisionNotFound")
-        if told:
+        if is_listed:
             status = 200
         elif path.endswith("/auth-check"):
             status, header = 403, ("X-Error-Code", "GatedRepo")
@@ -518,7 +529,7 @@ class Hub(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(
             json.dumps(
-                {"id": "org/gated", "gated": "manual", "siblings": []} if told else {}
+                {"id": "org/gated", "gated": "manual", "siblings": []} if is_listed else {}
             ).encode()
         )
 
@@ -554,13 +565,13 @@ def test_why_the_hub_does_not_serve_a_model_is_told(
         )
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-        (one,) = deployments(VLLM)
-        settings = one.settings.model_copy(update={"model": model, "revision": revision})
-        (said,) = machine_facts._models([settings])[0].values()
+        (deployment,) = deployments(VLLM)
+        settings = deployment.settings.model_copy(update={"model": model, "revision": revision})
+        (absence,) = machine_facts._models([settings])[0].values()
         hub.shutdown()
     words = "with a token" if token else "without a token"
-    assert str(said["problem"]).startswith(f"the hub does not serve it ({words}): {why}")
-    assert said["cause"] == cause
+    assert str(absence["problem"]).startswith(f"the hub does not serve it ({words}): {why}")
+    assert absence["cause"] == cause
 
 
 @pytest.mark.parametrize(("value", "may_ask"), [("1", False), ("true", False), ("0", True)])
@@ -574,7 +585,7 @@ def test_a_model_that_the_files_env_keeps_from_the_hub_is_missing_whatever_the_h
     planned = deployments(f"{VLLM}, env: {{HF_HUB_OFFLINE: '{value}'}}")
     requirements = requirements_of(planned)
     (absences,) = machine_facts._models([requirements[0].settings])
-    findings = told(gpu_node(models=absences), requirements=requirements)
+    findings = findings_of(gpu_node(models=absences), requirements=requirements)
     remedies = [] if may_ask else [MODEL_REMEDIES[AbsenceCause.OFFLINE_BY_FILE]]
     assert [finding.do for finding in findings] == remedies
 
@@ -590,11 +601,11 @@ def test_a_hub_that_does_not_answer_is_no_question_of_a_token(
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", unreachable)
     requirements = requirements_of(deployments(VLLM))
     (absences,) = machine_facts._models([requirements[0].settings])
-    (found,) = told(gpu_node(models=absences), requirements=requirements)
-    assert "not in this node's cache, and the hub does not answer: ConnectionError" in found.what
-    assert "token" not in found.what
-    assert found.do == MODEL_REMEDIES[AbsenceCause.NO_ANSWER]
-    assert "HF_TOKEN" not in found.do
+    (finding,) = findings_of(gpu_node(models=absences), requirements=requirements)
+    assert "not in this node's cache, and the hub does not answer: ConnectionError" in finding.what
+    assert "token" not in finding.what
+    assert finding.do == MODEL_REMEDIES[AbsenceCause.NO_ANSWER]
+    assert "HF_TOKEN" not in finding.do
 
 
 def test_each_cause_has_a_remedy() -> None:
@@ -628,14 +639,16 @@ def test_models_are_looked_for_in_the_cache_of_their_engine(
         monkeypatch.setenv(name, str(tmp_path / folder))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "node"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    (one,) = deployments(VLLM)
-    settings = one.settings.model_copy(
-        update={"env": {name: str(tmp_path / said) for name, said in env.items()}}
+    (deployment,) = deployments(VLLM)
+    settings = deployment.settings.model_copy(
+        update={"env": {name: str(tmp_path / folder) for name, folder in env.items()}}
     )
-    before = facts([(settings, one.hardware)])
+    before = facts([(settings, deployment.hardware)])
     cached(tmp_path / where)
-    after = facts([(settings, one.hardware)])
-    assert ["HF_HUB_OFFLINE" in str(said["engines"][0]["models"]) for said in (before, after)] == [
+    after = facts([(settings, deployment.hardware)])
+    assert [
+        "HF_HUB_OFFLINE" in str(machine["engines"][0]["models"]) for machine in (before, after)
+    ] == [
         True,
         False,
     ]
@@ -656,20 +669,22 @@ def test_every_role_and_the_router_is_looked_for_and_told_of_once(
     assert [(requirement.settings.engine, requirement.settings.executable) for requirement in requirements] == [
         ("vllm", "/opt/vllm"), ("vllm", "/opt/vllm"), ("vllm_router", "/opt/router")
     ]  # fmt: skip
-    said = facts(
+    machine = facts(
         [
             (requirement.settings, requirement.deployments[0].hardware)
             for requirement in requirements
         ]
     )
-    engines = said["engines"]
-    assert [list(one["models"]) for one in engines] == [["org/model"], ["org/model"], []]
-    assert [one["path"] for one in engines] == [None] * 3
+    engines = machine["engines"]
+    assert [list(engine["models"]) for engine in engines] == [["org/model"], ["org/model"], []]
+    assert [engine["path"] for engine in engines] == [None] * 3
     caches = {"the model cache /data/hub", "the model cache /other/hub"}
-    assert set(said["disk"]) == {"temporary files"} | caches
-    one = node(gpu_node().machine, engines=engines)
-    found = told(one, requirements=requirements)
-    assert Counter((one.check, one.what.partition(" ")[0]) for one in found) == {
+    assert set(machine["disk"]) == {"temporary files"} | caches
+    facts_of_node = node(gpu_node().machine, engines=engines)
+    findings = findings_of(facts_of_node, requirements=requirements)
+    assert Counter((finding.check, finding.what.partition(" ")[0]) for finding in findings) == {
         ("engines", "vllm"): 1, ("engines", "vllm_router"): 1, ("models", "org/model:"): 1
     }  # fmt: skip
-    assert [one.check for one in told(node(engines=engines), requirements=requirements)] == ["room"]
+    assert [
+        finding.check for finding in findings_of(node(engines=engines), requirements=requirements)
+    ] == ["room"]

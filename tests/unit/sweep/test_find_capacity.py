@@ -115,13 +115,13 @@ class QueueRun(FakeRun):
         self.end_s, self.drain = min(at_s, self.end_s), drain
 
     def reports(self) -> dict[int, ClientReport]:
-        due = [one for one in self._served if one[0] < self.end_s]
-        rows, found = self._rows(due), dict[int, ClientReport]()
+        due = [served for served in self._served if served[0] < self.end_s]
+        rows, reports = self._rows(due), dict[int, ClientReport]()
         for client in range(self.count):
             stats = ClientStats(client, 1.0, 0.1, 0.1, 0, 0, 0, 0, 1, 1, 1, 0, 1, 0)
             mine = requests(*(row for row in rows if row["request_index"] % self.count == client))
-            found[client] = ClientReport(stats, (), part_of("requests", mine), None)
-        return found
+            reports[client] = ClientReport(stats, (), part_of("requests", mine), None)
+        return reports
 
     def _rows(self, served: list[tuple[float, float]]) -> list[dict[str, Any]]:
         keys = {"measurement_id": self.point.measurement_id, "attempt_id": self.point.attempt_id}
@@ -163,12 +163,12 @@ def test_the_claim_is_below_the_capacity_and_a_level_above_fails(
     text = SEARCH.format(slos="{fast: {ttft: 500ms, attainment: 0.8}}", control="request_rate")
     text = text.replace("duration: 60s", "duration: 60s, precision: 0.3")
     report = sweep(world, make_plan(parse_experiment(text, "x.yaml")), store)
-    found = last_claims(world)["fast"]
+    claim = last_claims(world)["fast"]
     assert (report.counts.failed, steps(world)["start"]) == (0, 1)
-    assert found["status"] in ("converged", "cliff")
-    assert 0.65 * MOST <= found["claim"] < found["high"] <= 1.1 * MOST
-    assert found["estimate.lower"] <= found["estimate"] <= found["estimate.upper"]
-    assert 0 < found["safe"] <= found["high"]
+    assert claim["status"] in ("converged", "cliff")
+    assert 0.65 * MOST <= claim["claim"] < claim["high"] <= 1.1 * MOST
+    assert claim["estimate.lower"] <= claim["estimate"] <= claim["estimate.upper"]
+    assert 0 < claim["safe"] <= claim["high"]
     early = {row["level"]: row["ended_early"] for row in store.read("points").to_pylist()}
     assert early[max(early)] == "fails"
     assert "holds" in early.values()
@@ -185,10 +185,10 @@ def test_what_is_stored_is_judged_at_the_precision_of_the_search(
     told, experiment = last_claims(world)["fast"], StoredExperiment(store)
     assert told["status"] in (("unresolved",) if precision < 0.1 else ("converged", "cliff"))
     assert (told["high"] / told["claim"] <= 1 + precision) == (precision == 0.5)
-    (found,) = capacity_documents(
+    (stored,) = capacity_documents(
         experiment, experiment.points(*experiment.slos).current, experiment.slos
     )
-    assert [getattr(found.claim, name) for name in ("claim", "high", "status")] == [
+    assert [getattr(stored.claim, name) for name in ("claim", "high", "status")] == [
         told[name] for name in ("claim", "high", "status")
     ]
 
@@ -201,15 +201,15 @@ def test_of_several_slos_each_has_its_claim_by_the_same_probes(tmp_path: Path) -
         searching("{fast: {ttft: 420ms, attainment: 0.8}, slow: {ttft: 2s, attainment: 0.8}}"),
         store,
     )
-    found = last_claims(world)
-    assert 0 < found["fast"]["claim"] < found["slow"]["claim"] <= 1.1 * MOST
+    claims = last_claims(world)
+    assert 0 < claims["fast"]["claim"] < claims["slow"]["claim"] <= 1.1 * MOST
 
 
 def test_a_closed_loop_holds_as_many_in_flight_as_there_are_slots(tmp_path: Path) -> None:
     world = world_of()
     sweep(world, searching("{fast: {ttft: 410ms}}", "concurrency"), Store.open(str(tmp_path), "x"))
-    found = last_claims(world)["fast"]
-    assert (found["claim"], found["high"]) == (SLOTS, SLOTS + 1)
+    claim = last_claims(world)["fast"]
+    assert (claim["claim"], claim["high"]) == (SLOTS, SLOTS + 1)
 
 
 @pytest.mark.long
@@ -251,12 +251,12 @@ def test_a_level_is_confirmed_on_the_second_start(
     world, store = world_of(), Store.open(str(tmp_path), "x")
     sweep(world, searching(more="repeats: 2\nstarts: 2"), store)
     rows = sorted(store.read("points").to_pylist(), key=lambda row: row["started_unix_ns"])
-    found = last_claims(world)["fast"]
+    claim = last_claims(world)["fast"]
     assert steps(world)["start"] == 2
     assert [row["start"] for row in rows] == sorted(row["start"] for row in rows)
     held, claimed = ([row["level"] for row in rows if row["start"] == start] for start in (0, 1))
     assert claimed[0] in held
-    assert found["claim"] in claimed
+    assert claim["claim"] in claimed
     assert len({row["launch_id"] for row in rows}) == 2
     again = world_of()
     assert sweep(again, searching(more="repeats: 2\nstarts: 2"), store).counts.measured == 0
@@ -367,18 +367,18 @@ def test_the_budget_or_the_user_ends_the_search_of_an_endpoint(
     measurer = SlowMeasurer(clock)
     monkeypatch.setattr(CapacitySearch, "_measurer", lambda *_: measurer)
     more = "" if by_user else "budget: {wall: 250s}"
-    found = of_endpoint(
+    outcome = of_endpoint(
         tmp_path, clock, told, more, stopped=lambda: by_user and clock.seconds > 250
     ).run()
     assert measurer.over == [False, False, True]
-    assert len(found.probes) == 3
-    assert found.claim.status == "budget"
-    assert found.interrupted == by_user
-    assert found.next is not None
+    assert len(outcome.probes) == 3
+    assert outcome.claim.status == "budget"
+    assert outcome.interrupted == by_user
+    assert outcome.next is not None
     if by_user:
-        assert found.next.words in told[-1].text
+        assert outcome.next.words in told[-1].text
     else:  # 300 s of 250 s are over
-        assert found.next.seconds <= 250
+        assert outcome.next.seconds <= 250
         assert "; next " not in told[-1].text
 
 
@@ -414,11 +414,11 @@ def test_the_next_probe_is_the_first_of_another_run(
 
     monkeypatch.setattr(measurer, "measure", measure)
     monkeypatch.setattr(CapacitySearch, "_measurer", lambda *_: measurer)
-    found = of_endpoint(tmp_path, clock, [], "budget: {wall: 450s}").run()
+    outcome = of_endpoint(tmp_path, clock, [], "budget: {wall: 450s}").run()
     before = len(levels)
     of_endpoint(tmp_path, clock, [], "budget: {wall: 450s}").run()
-    assert found.next is not None
-    assert found.next.level.value == levels[before]
+    assert outcome.next is not None
+    assert outcome.next.level.value == levels[before]
 
 
 def test_a_budget_that_ends_before_a_repeat_is_no_failure(
@@ -431,9 +431,9 @@ def test_a_budget_that_ends_before_a_repeat_is_no_failure(
 
     measurer.clients.release = release
     monkeypatch.setattr(CapacitySearch, "_measurer", lambda *_: measurer)
-    found = of_endpoint(tmp_path, clock, [], "budget: {wall: 5s}").run()
+    outcome = of_endpoint(tmp_path, clock, [], "budget: {wall: 5s}").run()
     assert len(measurer.seeds) == 1
-    assert found.failure is None
+    assert outcome.failure is None
 
 
 @pytest.mark.parametrize("kind", [FailureKind.CLIENT_BOUND, FailureKind.NO_REQUEST_OK])
@@ -459,11 +459,11 @@ def test_a_probe_that_fails_as_its_search_ends_is_left_out(
     search = of_endpoint(
         tmp_path, clock, told, "" if by_user else "budget: {wall: 150s}", **stopped
     )
-    found = search.run()
-    assert len(found.probes) == 1
-    assert found.failure is None
-    assert found.interrupted == by_user
-    assert [one.status for one in search.store.commits()] == ["ok"]
+    outcome = search.run()
+    assert len(outcome.probes) == 1
+    assert outcome.failure is None
+    assert outcome.interrupted == by_user
+    assert [commit.status for commit in search.store.commits()] == ["ok"]
     assert "left out: Too young." in told[-1].text
 
 
@@ -472,10 +472,10 @@ class SlowClientsRun(QueueRun):
 
     def reports(self) -> dict[int, ClientReport]:
         late_ms = 50.0 if self.point.level.value > 10 else 0.0
-        found = super().reports()
+        reports = super().reports()
         return {
-            index: replace(one, stats=replace(one.stats, loop_lag_p99_ms=late_ms))
-            for index, one in found.items()
+            index: replace(report, stats=replace(report.stats, loop_lag_p99_ms=late_ms))
+            for index, report in reports.items()
         }
 
 
@@ -486,10 +486,10 @@ def test_a_search_is_client_bound_where_all_clients_are_too_slow(
     monkeypatch.setattr(simulation, "FakeRun", lambda *args: kinds[args[1].keep_replies](*args))
     world, store = world_of(client_limit=4), Store.open(str(tmp_path), "x")
     sweep(world, searching(), store)
-    found = last_claims(world)["fast"]
-    assert found["status"] == "client_bound"
-    assert 8 <= found["claim"] <= 10
-    assert found["high"] is None
+    claim = last_claims(world)["fast"]
+    assert claim["status"] == "client_bound"
+    assert 8 <= claim["claim"] <= 10
+    assert claim["high"] is None
     assert world.client_counts == [1, 2, 4], "more clients are tried first"
     rows = store.read("points", include_failed=True).to_pylist()
     assert {row["validity"] for row in rows if row["level"] > 10} == {"client_bound"}
@@ -517,12 +517,12 @@ def test_a_level_at_which_the_engine_dies_twice_fails(
     monkeypatch.setattr(simulation, "FakeRun", lambda *args: kinds[args[1].keep_replies](*args))
     world, store = world_of(), Store.open(str(tmp_path), "x")
     sweep(world, searching(), store)
-    found, rows = (
+    claim, rows = (
         last_claims(world)["fast"],
         store.read_manifests("points", store.manifests("point")).to_pylist(),
     )
     died = Counter(row["level"] for row in rows if row["failure_kind"] == "died")
-    assert found["high"] == min(died) < 16
+    assert claim["high"] == min(died) < 16
     assert set(died.values()) == {2}
     again = world_of()
     assert sweep(again, searching(), store).counts.measured == 0
@@ -566,11 +566,11 @@ def test_a_search_ends_at_the_first_verdict_that_no_other_load_changes(
 ) -> None:
     measurer, told = SpoiltMeasurer(validity), list[Any]()
     monkeypatch.setattr(CapacitySearch, "_measurer", lambda *_: measurer)
-    found = of_endpoint(tmp_path, Hours(), told).run()
+    outcome = of_endpoint(tmp_path, Hours(), told).run()
     assert measurer.probes == 1
-    assert found.claim.status == validity
-    assert found.claim.claim is None
-    assert found.next is None
+    assert outcome.claim.status == validity
+    assert outcome.claim.claim is None
+    assert outcome.next is None
     assert f"the search ends, {validity}: " in told[-1].text
     again = of_endpoint(tmp_path, Hours(), told).run()
     assert (measurer.probes, again.claim.status) == (1, validity), "nothing new is known"
