@@ -518,7 +518,7 @@ def search_json(document: SearchDocument) -> JsonObject:
         "change": _change_json(document.change),
         "seed": document.seed,
         "probes": [_probe_json(probe) for probe in document.probes],
-        **fields_of(document, "next", "notes"),
+        **fields_of(document, "inversion", "next", "notes"),
         **fields_of(endpoint, "results", "name"),
     }
 

@@ -42,6 +42,7 @@ def search_text(document: SearchDocument) -> Iterator[str]:
     yield ""
     yield styled(_answer(document), "green" if status == "converged" else "yellow")
     yield from _why_not_safe(document)
+    yield from _inversion(document)
     can_go_on = endpoint.results is not None and status == "budget"
     remedy = ": the same command goes on" if can_go_on else ""
     yield f"{search_status_text(status)}{remedy}"
@@ -157,6 +158,25 @@ def _why_not_safe(document: SearchDocument) -> Iterator[str]:
     if claim.passed > max(claim.estimate.safe or 0.0, claim.claim or 0.0):
         level = load_text(document.control, claim.passed)
         yield f"{level} passed, with too few requests to be 95 % sure: it is not called safe yet"
+
+
+def _inversion(document: SearchDocument) -> Iterator[str]:
+    """Two probes that no server explains which was the same throughout."""
+    inversion = document.inversion
+    if inversion is None:
+        return
+    lower = inversion.lower
+    higher = inversion.higher
+    remedy = "search again"
+    if document.endpoint.results is not None:
+        remedy = "search again, under another --name"  # under this one the probes would count
+    text = (
+        f"not to be trusted: {load_text(document.control, higher.level)} attained"
+        f" {higher.share:.3f}, the lower {load_text(document.control, lower.level)} only"
+        f" {lower.share:.3f}: the server was not the same throughout (other work on its machine?);"
+        f" {remedy}"
+    )
+    yield styled(text, "yellow")
 
 
 def _gain_of_running_on(document: SearchDocument) -> Iterator[str]:

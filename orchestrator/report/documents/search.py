@@ -11,8 +11,10 @@ from orchestrator.analysis.points import repeat_of
 from orchestrator.analysis.slo import stored_values, tests
 from orchestrator.capacity.claim import Claim
 from orchestrator.capacity.first_change import FirstChange, first_change
+from orchestrator.capacity.inversion import Inversion, ProbeShare, clearest_inversion
 from orchestrator.results.offered_rate import WindowOffer, is_as_asked, pooled_rate
 from orchestrator.results.records import AttemptData
+from orchestrator.results.validity import Validity
 from orchestrator.spec.load import Slo
 
 if TYPE_CHECKING:
@@ -97,6 +99,23 @@ class SearchDocument:
         offered = pooled_rate(windows)
         due = sum(window.due for window in windows)
         return None if is_as_asked(offered, claim, due) else offered
+
+    @property
+    def inversion(self) -> Inversion | None:
+        """Two probes of which the one at the higher level met clearly more; None: there are none.
+
+        Each probe counts with the test of which it met least.
+        """
+        shares: list[ProbeShare] = []
+        for document in self.probes:
+            point = document.probe.point
+            lowest = min(
+                (test.share for test in document.tests if test.share is not None), default=None
+            )
+            if lowest is not None and point.validity == Validity.VALID:
+                requests = document.probe.figures.requests.scheduled
+                shares.append(ProbeShare(point.level, lowest, requests))
+        return clearest_inversion(shares)
 
     @property
     def excess_of_failing(self) -> float | None:

@@ -31,9 +31,14 @@ ESTIMATE = Estimate(level=16.2, lower=15.1, upper=17.0, safe=13.07)
 
 
 def probe(
-    level: float, share: float | None = 1.0, repeat: int = 0, ok: int = 9, **head: Any
+    level: float,
+    share: float | None = 1.0,
+    repeat: int = 0,
+    ok: int = 9,
+    scheduled: int = 10,
+    **head: Any,
 ) -> ProbeDocument:
-    """A probe of 10 requests. ``share``: of those that met the limits. ``ok``: how many were
+    """A probe of so many ``scheduled`` requests. ``share``: of those that met the limits. ``ok``: how many were
     answered. ``head``: other fields of its point.
     """
     fields: dict[str, Any] = {
@@ -45,7 +50,7 @@ def probe(
         "offered_rate": None,
         "window_s": 12.34,
     }
-    requests = SimpleNamespace(ok=ok, scheduled=10)
+    requests = SimpleNamespace(ok=ok, scheduled=scheduled)
     data: Any = SimpleNamespace(
         point=SimpleNamespace(**fields | head),
         figures=SimpleNamespace(
@@ -208,3 +213,24 @@ def test_notes_and_that_an_emulator_answered_stand_at_the_end() -> None:
     *_, note, emulated = shown(notes=("a note",), endpoint=replace(ENDPOINT, emulated=True))
     assert note == "note: a note"
     assert emulated.startswith("emulated: an emulator answered")
+
+
+@pytest.mark.parametrize(
+    ("results", "remedy"),
+    [(None, "search again"), ("runs", "search again, under another --name")],
+)
+def test_probes_that_contradict_each_other_are_not_trusted(
+    results: str | None, remedy: str
+) -> None:
+    probes = (probe(34.0, 0.672, scheduled=548), probe(37.0, 1.0, scheduled=719))
+    lines = shown(probes=probes, endpoint=replace(ENDPOINT, results=results))
+    assert (
+        "not to be trusted: 37 req/s attained 1.000, the lower 34 req/s only 0.672: the server was"
+        f" not the same throughout (other work on its machine?); {remedy}" in lines
+    )
+
+
+def test_a_probe_that_is_not_valid_contradicts_none() -> None:
+    disturbed = probe(34.0, 0.672, scheduled=548, validity="client_bound")
+    lines = shown(probes=(disturbed, probe(37.0, 1.0, scheduled=719)))
+    assert not [line for line in lines if line.startswith("not to be trusted")]

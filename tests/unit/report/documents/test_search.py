@@ -83,7 +83,8 @@ def test_json_has_claim_bounds_probes_and_what_would_come_next(probes: list[Atte
     assert list(found) == [
         *("url", "model", "clients", "emulated", "control", "slo", "claim", "low", "high"),
         *("status", "estimate", "estimate.lower", "estimate.upper", "safe", "passed"),
-        *("change_first", "change", "seed", "probes", "next", "notes", "results", "name"),
+        *("change_first", "change", "seed", "probes", "inversion", "next", "notes"),
+        *("results", "name"),
     ]
     assert (found["claim"], found["high"], found["status"]) == (8, 9, "cliff")
     names = ("estimate", "estimate.lower", "estimate.upper", "safe")
