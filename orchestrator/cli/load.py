@@ -228,7 +228,8 @@ OTHER_NAMES = {
     "--arrivals",
     metavar="NAME",
     help="Of --rate: constant, poisson, gamma:SHAPE (1 is Poisson, less comes in bursts) or trace "
-    "(the recorded times of --trace or --workload). Default: trace for --trace, else poisson.",
+    "(the recorded times of --trace, or of --workload, also without --rate). Default: trace for "
+    "--trace, else poisson.",
 )
 @click.option(
     "--max-in-flight",

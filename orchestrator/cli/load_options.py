@@ -272,10 +272,17 @@ class _LevelSize:
 def _request_count(options: LoadOptions, problems: list[Problem]) -> int | None:
     """The number of requests that ends a level; None where a time ends it."""
     ends = [name for name in ("requests", "duration") if options.is_given(name)]
-    if len(ends) > 1 or not (ends or options.trace or options.find_capacity):
+    ends_by_itself = options.trace or options.find_capacity or _replays_a_workload(options)
+    if len(ends) > 1 or not (ends or ends_by_itself):
         problems.append(Problem("give either --requests or --duration"))
         return None
     return options.requests
+
+
+def _replays_a_workload(options: LoadOptions) -> bool:
+    """Whether the recorded times of ``--workload`` are the load: no option says how often."""
+    has_rate = options.is_given("rate") or options.is_given("concurrency")
+    return options.workload is not None and options.arrivals == "trace" and not has_rate
 
 
 def warm_up_requests(warmup: str | None) -> int:
@@ -433,6 +440,9 @@ def _load(
         if options.speed_up is not None:
             remedy = f"leave out --{ways[0]} or --speed-up"
             problems.append(Problem(f"--speed-up is for --trace at its recorded times: {remedy}"))
+    if _replays_a_workload(options) and not ways:
+        assert options.workload is not None
+        return _replayed_workload(options, options.workload, size, problems, refused)
     if len(ways) != 1:
         text = (
             "give one of --rate (open loop), --concurrency (closed loop) or --trace (recorded "
@@ -731,6 +741,40 @@ def _replayed_rows(
     workload = _trace_workload(options, trace, refused)
     if workload is None:
         return None
+    return _at_recorded_times(options, workload, f"--trace {trace!r}", size, problems, refused)
+
+
+def _replayed_workload(
+    options: LoadOptions,
+    place: str,
+    size: _LevelSize,
+    problems: list[Problem],
+    refused: Problems,
+) -> Load | None:
+    """The load at the times of ``--workload``, as ``_replayed_rows`` has it of ``--trace``.
+
+    What is wrong with the workload is no problem here: ``_named_workload`` says it.
+    """
+    from orchestrator.cli.workload_file import workload_at
+
+    try:
+        workload = workload_at(place)
+        if workload.recorded_rate() is None:
+            return None
+    except (ProblemsError, InputError):
+        return None
+    return _at_recorded_times(options, workload, f"--workload {place}", size, problems, refused)
+
+
+def _at_recorded_times(
+    options: LoadOptions,
+    workload: Workload,
+    source: str,
+    size: _LevelSize,
+    problems: list[Problem],
+    refused: Problems,
+) -> Load | None:
+    """The load at the times that a workload recorded. ``source``: the option that names it."""
     rate: float | None = 1.0
     requests = 1
     try:
@@ -739,7 +783,7 @@ def _replayed_rows(
     except ProblemsError:
         pass
     if rate is None:
-        text = f"--trace {trace!r} has no different times: give a --rate or a --concurrency"
+        text = f"{source} has no different times: give a --rate or a --concurrency"
         problems.append(Problem(text))
         return None
     if options.duration is None:
@@ -1016,7 +1060,8 @@ def _check_arrivals(options: LoadOptions, problems: list[Problem]) -> None:
     if process is None:
         return
     is_open_loop = options.rate is not None or options.find_capacity
-    is_replayed = process == "trace" and options.trace is not None and options.concurrency is None
+    has_times = options.trace is not None or options.workload is not None
+    is_replayed = process == "trace" and has_times and options.concurrency is None
     if not is_open_loop and not is_replayed:
         problems.append(Problem("--arrivals is for --rate"))
     if arrivals.shape is not None:

@@ -888,6 +888,37 @@ def test_a_trace_of_a_file_is_stretched_to_the_rate(workloads_file: str) -> None
     assert planned(made).loads[0].arrivals.process == "poisson"
 
 
+def test_a_trace_of_a_file_is_sent_at_its_recorded_times_where_no_rate_is_given(
+    workloads_file: str,
+) -> None:
+    problems: list[Problem] = []
+    options = parsed("--workload", f"{workloads_file}:times", "--arrivals", "trace")
+    made = parse_load(URL, options, problems)
+    assert problems == []
+    [load] = planned(made).loads
+    recorded_rate = load.workload.recorded_rate()
+    assert recorded_rate is not None
+    assert load.levels[0].value == pytest.approx(recorded_rate)
+    assert load.arrivals.process == "trace"
+    assert load.requests == load.workload.most_requests()
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("tlk", "--workload: unknown workload 'tlk'; did you mean 'talk'? Known: talk, times"),
+        ("talk", "--arrivals trace: 'talk' has no recorded times"),
+    ],
+)
+def test_a_workload_of_a_file_without_times_is_one_problem(
+    workloads_file: str, place: str, message: str
+) -> None:
+    problems: list[Problem] = []
+    options = parsed("--workload", f"{workloads_file}:{place}", "--arrivals", "trace")
+    parse_load(URL, options, problems)
+    assert [problem.message for problem in problems] == [message]
+
+
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
