@@ -14,6 +14,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
@@ -395,7 +396,8 @@ class _Deployments:
         if location:
             self._check_derived_location(derived_settings)
         if derived_settings:
-            settings = self._settings(values | derived_settings, choices)
+            origins = {name: _origin(derive[name], names) for name in derived_settings}
+            settings = self._settings(values | derived_settings, choices, origins)
         excluded_by = self._excluding_rule(exclude, names)
         if settings is None or location is None:
             return None
@@ -459,8 +461,15 @@ class _Deployments:
         return {**self.context.model, **values}
 
     def _settings(
-        self, values: dict[str, Any], choices: tuple[Choice, ...]
+        self,
+        values: dict[str, Any],
+        choices: tuple[Choice, ...],
+        origins: Mapping[str, str] = MappingProxyType({}),
     ) -> EngineSettings | None:
+        """The settings, validated; None where something is wrong, which is reported.
+
+        ``origins``: by name, where a derived value comes from.
+        """
         wrong_parts = list(problems_of_parts(values))
         for problem in wrong_parts:
             place = self._locate((problem.setting,), choices)
@@ -469,7 +478,8 @@ class _Deployments:
             settings = EngineSettings.model_validate(nested(values), strict=True)
             return None if wrong_parts else settings
         except ValidationError as error:
-            add_errors(error, EngineSettings, self.problems, partial(self._locate, choices=choices))
+            locate = partial(self._locate, choices=choices)
+            add_errors(error, EngineSettings, self.problems, locate, origins)
             return None
 
     def _locate(self, loc: Place, choices: tuple[Choice, ...]) -> Place:
@@ -503,6 +513,16 @@ class _Deployments:
         except ValueError as error:
             self.problems.add(place, str(error))
             return None
+
+
+def _origin(expression: Expression, names: Mapping[str, Any]) -> str:
+    """Where a derived value comes from, for the reader of a problem with it.
+
+    ``derived as 8 // tensor_parallel_size, where tensor_parallel_size is 16``
+    """
+    read = [f"{name} is {names[name]}" for name in sorted(expression.names)]
+    where = f", where {' and '.join(read)}" if read else ""
+    return f"derived as {expression.text}{where}"
 
 
 def _names_for_expressions(settings: EngineSettings, hardware: str | None) -> dict[str, Any]:

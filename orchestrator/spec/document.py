@@ -442,10 +442,14 @@ def wrong(key: str | int | Place, message: str, hint: str | None = None) -> Pyda
 
 
 def add_errors(
-    error: ValidationError, model: Any, problems: Problems, locate: Locate = lambda place: place
+    error: ValidationError,
+    model: Any,
+    problems: Problems,
+    locate: Locate = lambda place: place,
+    origins: Mapping[str, str] = types.MappingProxyType({}),
 ) -> None:
     """Adds every problem of a failed validation of ``model``. ``locate`` turns pydantic's place
-    into the file's.
+    into the file's. ``origins``: by field, where a value comes from that the file does not write.
     """
     document = problems.document
     for detail in error.errors():
@@ -466,7 +470,8 @@ def add_errors(
             is_in_union = len(written) < len(place)
             wanted = getattr(_model_at(model, loc, document.value), "WANTED", None)
             remark = _about_value(detail, written, is_in_union, wanted)
-            problems.add(written, remark.message, remark.hint)
+            origin = origins.get(str(loc[0])) if loc else None
+            problems.add(written, remark.message, remark.hint or origin)
 
 
 def _about_missing(loc: Place, place: Place) -> str:

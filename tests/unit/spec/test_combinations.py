@@ -148,6 +148,18 @@ def test_what_reads_a_name_that_could_not_be_derived_is_no_problem_of_its_own() 
     assert [one.message.partition(":")[0] for one in reported] == ["in 'tp * 2'", "in 'gpu > 8'"]
 
 
+def test_a_derived_setting_that_is_impossible_says_of_which_values_it_came() -> None:
+    deployments = {
+        "engine": "vllm",
+        "vary": [{"grid": {"tensor_parallel_size": [8, 16], "max_num_seqs": [1, 2]}}],
+        "derive": {"replicas": "8 // tensor_parallel_size"},
+    }
+    [problem] = problems(deployments=deployments)
+    assert problem.message == "'replicas' must be at least 1, not 0"
+    origin = "derived as 8 // tensor_parallel_size, where tensor_parallel_size is 16"
+    assert problem.hint == origin
+
+
 def test_a_derived_name_that_is_a_setting_sets_it() -> None:
     combinations = settings(
         vary=[{"grid": {"max_num_seqs": [8, 16]}}],
