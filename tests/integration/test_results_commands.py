@@ -302,6 +302,22 @@ def test_duckdb_reads_what_counts_with_the_documented_query(uri: str) -> None:
         assert gaps == [(2 * 95 * 3, 20_000)]
 
 
+def test_duckdb_counts_tokens_by_their_times_as_results_does(uri: str) -> None:
+    expected: list[float] = []
+    for point in json.loads(run("results", uri, "--format", "json")):
+        expected += [
+            repeat["output_token_throughput"]
+            for repeat in point["repeats"]
+            if repeat["throughput_basis"] == "chunk_times"
+        ]
+    with duckdb.connect() as connection:
+        connection.execute(f"SET file_search_path = '{uri}/quickstart'")
+        connection.execute(documented_query("### DuckDB"))
+        counted = connection.execute(documented_query("### Output tokens/s per")).fetchall()
+    assert len(expected) == 2
+    assert sorted(throughput for _, throughput in counted) == pytest.approx(sorted(expected))
+
+
 def test_duckdb_reads_what_was_computed_with_the_documented_query(uri: str) -> None:
     points = json.loads(run("results", uri, "--format", "json"))
     expected: list[tuple[Any, ...]] = []
