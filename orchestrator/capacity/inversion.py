@@ -16,7 +16,7 @@ from orchestrator.capacity.design_effect import PRIOR_EFFECT
 # to have, so levels nearer than this are not compared.
 LEAST_DISTANCE = 0.07  # as a share of the lower level
 LEAST_GAIN = 0.2  # of the share that met the limits
-STANDARD_ERRORS = 3.0  # by which the shares must differ, at ``PRIOR_EFFECT``
+STANDARD_ERRORS = 3.3  # by which the shares must differ, at ``PRIOR_EFFECT``
 
 
 @dataclass(frozen=True, slots=True)

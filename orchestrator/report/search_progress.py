@@ -173,7 +173,7 @@ def _inversion(document: SearchDocument) -> Iterator[str]:
     text = (
         f"not to be trusted: {load_text(document.control, higher.level)} attained"
         f" {higher.share:.3f}, the lower {load_text(document.control, lower.level)} only"
-        f" {lower.share:.3f}: the server was not the same throughout (other work on its machine?);"
+        f" {lower.share:.3f}: the server was hardly the same throughout (other work on its machine?);"
         f" {remedy}"
     )
     yield styled(text, "yellow")

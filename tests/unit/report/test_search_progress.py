@@ -226,7 +226,7 @@ def test_probes_that_contradict_each_other_are_not_trusted(
     lines = shown(probes=probes, endpoint=replace(ENDPOINT, results=results))
     assert (
         "not to be trusted: 37 req/s attained 1.000, the lower 34 req/s only 0.672: the server was"
-        f" not the same throughout (other work on its machine?); {remedy}" in lines
+        f" hardly the same throughout (other work on its machine?); {remedy}" in lines
     )
 
 
