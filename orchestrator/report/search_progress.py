@@ -43,7 +43,8 @@ def search_text(document: SearchDocument) -> Iterator[str]:
     yield styled(_answer(document), "green" if status == "converged" else "yellow")
     yield from _why_not_safe(document)
     yield from _inversion(document)
-    can_go_on = endpoint.results is not None and status == "budget"
+    is_stored = endpoint.results is not None
+    can_go_on = is_stored and status == "budget" and document.inversion is None
     remedy = ": the same command goes on" if can_go_on else ""
     yield f"{search_status_text(status)}{remedy}"
     if document.change is not None:
