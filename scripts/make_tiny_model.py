@@ -162,7 +162,11 @@ def make(
     """
     rng = np.random.default_rng(seed)
     folder.mkdir(parents=True, exist_ok=True)
-    made = tokenizer(rng) if published is None else Tokenizer.from_file(str(published))
+    if published is None:
+        made = tokenizer(rng)
+    else:
+        made = Tokenizer.from_file(str(published))
+        made.add_special_tokens(SPECIAL)  # as text, the template's would join with a message's end
     config = {**config, "vocab_size": made.get_vocab_size()}
     made.save(str(folder / "tokenizer.json"))
     save_file(
@@ -181,7 +185,7 @@ def make(
         },
         "tokenizer_config.json": {
             "tokenizer_class": "PreTrainedTokenizerFast",
-            **({} if published else SPECIAL_NAMES),
+            **SPECIAL_NAMES,
             "model_max_length": config["max_position_embeddings"],
             "clean_up_tokenization_spaces": False,
             "chat_template": CHAT_TEMPLATE,
