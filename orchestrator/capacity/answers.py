@@ -197,6 +197,7 @@ class RankedDeployment:
     a search knows of it; None: it was not searched. ``ranking_value``: what it is ranked by, the
     highest first: its throughput; after a search, the throughput at the load that it is expected to
     hold (``capacity/dominance.py``). ``divisor``: what the comparison divides loads by.
+    ``throughput``: of a simulated deployment, the interval reaches down to ``if_slower``.
 
     ``estimate``: set where a search claims nothing yet: the load that is expected to hold. The
     throughput is then the one that is expected at that load, and ``point`` is the probe from which

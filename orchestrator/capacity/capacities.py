@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.analysis.deployments import StoredDeployment
+from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.metrics import BACKLOG, BROKEN, FAILING, QUANTILES, UNCHECKED
 from orchestrator.analysis.points import Attained, Repeat, StoredPoint
 from orchestrator.analysis.slo import first_target, shares, targets_of
@@ -192,7 +193,8 @@ def searched_answer(
         if divisor:
             by_claim = _ranked_by_claim(point, search, divisor, slo)
             if_slower = _held_if_slower(point, usable, divisor)
-            ranked.append(replace(by_claim, if_slower=if_slower))
+            throughput = _down_to(by_claim.throughput, if_slower)
+            ranked.append(replace(by_claim, throughput=throughput, if_slower=if_slower))
     for estimate in estimated:
         divisor = divisor_of_point(estimate.point, per)
         if divisor:
@@ -464,7 +466,8 @@ def _ranked(
     attainment = point.attainment
     assert rate is not None
     assert attainment is not None
-    throughput = rate.scaled(1 / divisor)
+    if_slower = _held_if_slower(point, usable, divisor)
+    throughput = _down_to(rate.scaled(1 / divisor), if_slower)
     level = point.head.level
     of_ranked_level = ranked_level / level if ranked_level else 1.0
     return RankedDeployment(
@@ -476,7 +479,7 @@ def _ranked(
         ranking_value=throughput.estimate * of_ranked_level,
         capacity=claim,
         divisor=divisor,
-        if_slower=_held_if_slower(point, usable, divisor),
+        if_slower=if_slower,
         sends_whole_trace=_sends_whole_trace(point, usable),
     )
 
@@ -511,6 +514,15 @@ def _held_if_slower(
     rate = held.output_token_throughput()
     assert rate is not None
     return HeldIfSlower(level_of(held), rate.lower / divisor)
+
+
+def _down_to(throughput: Interval, held: HeldIfSlower | None) -> Interval:
+    """A deployment's throughput, with an interval down to what it holds if the engine is slower
+    than simulated, which may be a lower level or none.
+    """
+    if held is None or throughput.lower <= held.throughput:
+        return throughput
+    return replace(throughput, lower=held.throughput)
 
 
 def _holds_if_slower(point: StoredPoint) -> bool:

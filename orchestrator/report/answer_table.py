@@ -317,15 +317,15 @@ def ranked_text(deployment: RankedDeployment, unit: str = "", tied: int = 0) -> 
 
 
 def if_slower_text(deployment: RankedDeployment) -> str:
-    """``; may hold only 8 req/s (250)``: what a simulated deployment holds where its model is off
-    by the known error. Empty where that is the load at which it is ranked, or not known.
+    """``; if slower than simulated, only 8 req/s hold``: why the interval of a simulated deployment
+    begins so low. Empty where its load holds even then, or where that is not known.
     """
     held = deployment.if_slower
     if held is None:
         return ""
     if held.level is None:
-        return "; may hold none of the simulated loads"
-    return f"; may hold only {level_text(held.level)} ({figure(held.throughput)})"
+        return "; if slower than simulated, no load holds"
+    return f"; if slower than simulated, only {level_text(held.level)} hold"
 
 
 def winner_text(document: ComparisonDocument, unit: str = "") -> str:

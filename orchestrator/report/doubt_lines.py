@@ -193,7 +193,7 @@ def _simulated(doubt: Doubt) -> str:
     """A simulation leaves the order of ``doubt.deployments`` in doubt, which differ by less than
     the model's error; without such deployments, it is only in doubt because nothing was measured.
     """
-    return "within model error" if doubt.deployments else "nothing was measured"
+    return "too close to call" if doubt.deployments else "nothing was measured"
 
 
 def _not_settled(doubt: Doubt) -> str:
@@ -245,7 +245,7 @@ def _measure(doubt: Doubt) -> str:
     if doubt.shortlist_size is not None:
         return f"run --shortlist {doubt.shortlist_size}"
     if doubt.deployments_of_run is not None:
-        return "run all"
+        return "measure all"
     if not doubt.deployments:
         return "measure the first"
     if len(doubt.deployments) == 1:

@@ -445,7 +445,9 @@ def _measure(doubt: Doubt) -> str:
     count = 1 + len(doubt.deployments)
     what = f"measure {doubt.leader}" if count == 1 else f"measure these {count}"
     if doubt.deployments_of_run is not None:
-        others = "" if doubt.deployments_of_run == count else f", all {doubt.deployments_of_run}"
+        others = (
+            "" if doubt.deployments_of_run == count else f" measures all {doubt.deployments_of_run}"
+        )
         return f"{what} (orchestrator run{others})"
     if doubt.shortlist_size is None:
         return what

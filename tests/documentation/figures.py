@@ -41,7 +41,7 @@ def compare_simulated_hours(page: str, printed: str) -> None:
     """Compares the simulated hours and deployments of the first page with those of its command."""
     (in_page,) = re.findall(r" (\d+) \[deployments\].* (\d+) hours of \[simulated\]", page)
     (hours,) = re.findall(r"^([\d.]+) h of virtual time", printed, re.MULTILINE)
-    (deployments,) = re.findall(r"within model error \(all (\d+)\)", printed)
+    (deployments,) = re.findall(r"too close to call \(all (\d+)\)", printed)
     assert in_page == (deployments, f"{float(hours):.0f}")
 
 

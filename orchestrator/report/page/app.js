@@ -763,8 +763,8 @@ const app = (() => {
   function mayHoldText({ ifSlower, may_hold: byPython }) {
     if (byPython !== undefined) return byPython;
     if (ifSlower === null) return "";
-    if (ifSlower.load === null) return "; may hold none of the simulated loads";
-    return `; may hold only ${ifSlower.load} (${number(ifSlower.value)})`;
+    if (ifSlower.load === null) return "; if slower than simulated, no load holds";
+    return `; if slower than simulated, only ${ifSlower.load} hold`;
   }
 
   /* As winner_text() of answer_table.py says it. */

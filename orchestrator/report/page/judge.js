@@ -646,12 +646,12 @@ const judge = (() => {
         answer.levels.push(...above.open);
         answer.near.push(...above.near);
         if (highest === null || highest.throughput === null || divisor(highest) === null) continue;
-        const throughput = scaled(highest.throughput, 1 / divisor(highest));
+        const ifSlower = this.group.simulated ? heldIfSlower(highest, levels, divisor(highest)) : null;
+        const throughput = downTo(scaled(highest.throughput, 1 / divisor(highest)), ifSlower);
         const most = answer.best?.throughput.estimate ?? -Infinity;
         if (throughput.estimate <= most) continue;
         const { load, level } = highest.point;
         const mark = above.noneFails && level < Infinity ? NOT_THE_LIMIT : "";  // nothing is above all at once
-        const ifSlower = this.group.simulated ? heldIfSlower(highest, levels, divisor(highest)) : null;
         answer.best = { judged: highest, throughput, load, mark, next: above.next, ifSlower };
       }
       return answer;
@@ -706,6 +706,12 @@ const judge = (() => {
     if (held.length === 0) return { load: null, value: 0 };
     const highest = held.reduce((most, each) => (each.point.level > most.point.level ? each : most));
     return { load: highest.point.load, value: highest.throughput.lower / divisor };
+  }
+
+  /* A throughput with an interval down to what is held if the engine is slower than simulated. */
+  function downTo(throughput, ifSlower) {
+    if (ifSlower === null || throughput.lower <= ifSlower.value) return throughput;
+    return { ...throughput, lower: ifSlower.value };
   }
 
   /* What is known above the best level, up to the first that fails. noneFails: no level above it was

@@ -60,7 +60,34 @@ class Definition:
 
 
 DEFINITIONS = (
+    Definition(
+        "TTFT; E2E",
+        "from when a request was due to its first token; to its last. p99: 99 of 100 requests were at"
+        " least as fast",
+    ),
+    Definition(
+        "TPOT; ITL",
+        "the mean time between the tokens of one answer, after the first; each gap between two of them",
+    ),
+    Definition(
+        "attainment; SLO",
+        "the share of all requests, errors included, that met the latency limits; the limits, and the"
+        " attainment that is asked for. At 0.95, one request in 20 may be slower than a limit",
+    ),
     Definition("holds", "a level whose attainment is at least the one that is asked for"),
+    Definition(
+        "tp; pp; replicas",
+        "GPUs that share each layer (tensor parallelism); stages of layers on different GPUs (pipeline"
+        " parallelism); copies of the engine behind one address",
+    ),
+    Definition(
+        "seqs; batched",
+        "max_num_seqs, the most requests in a batch; max_num_batched_tokens, the most tokens in a step",
+    ),
+    Definition(
+        "runner-up; a tie",
+        "the second of a ranking; deployments that are ranked by the same value",
+    ),
     Definition(
         "95 % interval",
         "from the spread between tenths of the window, repeats and starts, whichever is the widest;"
@@ -68,8 +95,8 @@ DEFINITIONS = (
     ),
     Definition(
         "9 in 10 interval",
-        "of what was simulated: what nine in ten measurements lie between, by the known error of the"
-        " model",
+        "of what was simulated: what nine in ten measurements lie between, by the simulator's known"
+        " error. Its low end is what a lower load gives, if only that holds on slower engines",
     ),
     Definition(
         "claim",

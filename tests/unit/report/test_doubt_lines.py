@@ -100,19 +100,19 @@ def test_where_nothing_holds_each_question_names_the_limit_to_change_first() -> 
         ),
         (
             Doubt(DoubtKind.SIMULATED, ("b",), Remedy.MEASURE, leader="a", shortlist_size=3),
-            "within model error (b); to decide: run --shortlist 3",
+            "too close to call (b); to decide: run --shortlist 3",
         ),
         (
             Doubt(DoubtKind.SIMULATED, ("b",), Remedy.MEASURE, leader="a", deployments_of_run=3),
-            "within model error (b); to decide: run all",
+            "too close to call (b); to decide: measure all",
         ),
         (
             Doubt(DoubtKind.SIMULATED, ("b",), Remedy.MEASURE, leader="a"),
-            "within model error (b); to decide: measure both",
+            "too close to call (b); to decide: measure both",
         ),
         (
             Doubt(DoubtKind.SIMULATED, ("b", "c"), Remedy.MEASURE, leader="a"),
-            "within model error (b, c); to decide: measure all 3",
+            "too close to call (b, c); to decide: measure all 3",
         ),
         (
             Doubt(DoubtKind.SIMULATED, (), Remedy.MEASURE, leader="a"),

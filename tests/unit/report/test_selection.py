@@ -240,7 +240,7 @@ def test_a_shortlist_of_all_deployments_is_a_run_without_one(store: Store) -> No
         for others in ((second,), (second, third))
     ]
     assert [remedy_texts(sized) for sized in with_shortlist_sizes(rankings, [experiment])] == [
-        ["measure these 2 (orchestrator run, all 3)"],
+        ["measure these 2 (orchestrator run measures all 3)"],
         ["measure these 3 (orchestrator run)"],
     ]
 
@@ -271,7 +271,7 @@ def test_for_a_question_that_is_not_the_plans_no_shortlist_is_proposed(
     given: tuple[str, str], store: Store
 ) -> None:
     commit_simulation(store)
-    assert "to decide: run all" in invoke("best", store.uri).stdout
+    assert "to decide: measure all" in invoke("best", store.uri).stdout
     other = invoke("best", store.uri, *given).stdout
     assert "to decide: measure both" in other
     assert "--shortlist" not in other
@@ -281,7 +281,7 @@ def test_limits_that_repeat_those_of_the_file_ask_the_same_question(store: Store
     commit_simulation(store)
     named = invoke("best", store.uri, "--slo", "interactive")
     repeated = invoke("best", store.uri, "--slo", "attainment>=90%,ttft<=0.15s")
-    assert "to decide: run all" in named.stdout
+    assert "to decide: measure all" in named.stdout
     assert repeated.stdout == named.stdout
 
 
