@@ -15,7 +15,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.analysis.deployments import StoredDeployment
-from orchestrator.analysis.intervals import Interval
 from orchestrator.analysis.metrics import BACKLOG, BROKEN, FAILING, QUANTILES, UNCHECKED
 from orchestrator.analysis.points import Attained, Repeat, StoredPoint
 from orchestrator.analysis.slo import first_target, shares, targets_of
@@ -99,7 +98,8 @@ def deployment_answer(
         if divisor:
             # nothing is above all requests at once
             may_hold_more = above[control].nothing_missed and not math.isinf(point.head.level)
-            ranked.append(_ranked(point, usable, divisor, may_hold_more))
+            of_point = _ranked(point, usable, divisor, may_hold_more)
+            ranked.append(_down_to_if_slower(of_point, usable))
     return DeploymentAnswer(
         label=points[0].deployment.label if points else missing[0].label,
         measured=bool(points),
@@ -192,9 +192,7 @@ def searched_answer(
         divisor = divisor_of_point(point, per)
         if divisor:
             by_claim = _ranked_by_claim(point, search, divisor, slo)
-            if_slower = _held_if_slower(point, usable, divisor)
-            throughput = _down_to(by_claim.throughput, if_slower)
-            ranked.append(replace(by_claim, throughput=throughput, if_slower=if_slower))
+            ranked.append(_down_to_if_slower(by_claim, usable))
     for estimate in estimated:
         divisor = divisor_of_point(estimate.point, per)
         if divisor:
@@ -466,8 +464,7 @@ def _ranked(
     attainment = point.attainment
     assert rate is not None
     assert attainment is not None
-    if_slower = _held_if_slower(point, usable, divisor)
-    throughput = _down_to(rate.scaled(1 / divisor), if_slower)
+    throughput = rate.scaled(1 / divisor)
     level = point.head.level
     of_ranked_level = ranked_level / level if ranked_level else 1.0
     return RankedDeployment(
@@ -479,7 +476,6 @@ def _ranked(
         ranking_value=throughput.estimate * of_ranked_level,
         capacity=claim,
         divisor=divisor,
-        if_slower=if_slower,
         sends_whole_trace=_sends_whole_trace(point, usable),
     )
 
@@ -516,13 +512,16 @@ def _held_if_slower(
     return HeldIfSlower(level_of(held), rate.lower / divisor)
 
 
-def _down_to(throughput: Interval, held: HeldIfSlower | None) -> Interval:
-    """A deployment's throughput, with an interval down to what it holds if the engine is slower
-    than simulated, which may be a lower level or none.
+def _down_to_if_slower(ranked: RankedDeployment, usable: Sequence[StoredPoint]) -> RankedDeployment:
+    """The deployment, with an interval down to what it holds if the engine is slower than
+    simulated: a lower level, or none. ``usable``: the points that can be best.
     """
-    if held is None or throughput.lower <= held.throughput:
-        return throughput
-    return replace(throughput, lower=held.throughput)
+    held = _held_if_slower(ranked.point, usable, ranked.divisor)
+    if held is None:
+        return ranked
+    lower = min(ranked.throughput.lower, held.throughput)
+    throughput = replace(ranked.throughput, lower=lower)
+    return replace(ranked, throughput=throughput, if_slower=held)
 
 
 def _holds_if_slower(point: StoredPoint) -> bool:
