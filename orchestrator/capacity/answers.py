@@ -260,6 +260,7 @@ class DeploymentAnswer:
     ``open_levels``: levels that could hold and have no valid measurement. ``near_levels``: levels
     that missed a target by no more than chance. Both lie above what holds and below what is shown
     to fail. ``lasting_levels``: the open levels whose verdict another run would not change.
+    ``had_no_room``: it was never started, because no node could hold it.
     ``incomparable``: why the deployment has no figure to be ranked by. ``unsettled``: the claims of
     searches that ended before they knew enough.
     """
@@ -273,6 +274,7 @@ class DeploymentAnswer:
     near_levels: tuple[Level, ...] = ()
     incomparable: Exclusion | None = None
     unsettled: tuple[SearchedClaim, ...] = ()
+    had_no_room: bool = False
 
 
 def level_of(point: StoredPoint) -> Level:

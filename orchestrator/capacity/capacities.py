@@ -19,6 +19,7 @@ from orchestrator.analysis.metrics import BACKLOG, BROKEN, FAILING, QUANTILES, U
 from orchestrator.analysis.points import Attained, Repeat, StoredPoint
 from orchestrator.analysis.slo import first_target, shares, targets_of
 from orchestrator.base.arrays import Bools
+from orchestrator.base.errors import FailureKind
 from orchestrator.capacity.answers import (
     DeploymentAnswer,
     ExceededPercentile,
@@ -108,6 +109,7 @@ def deployment_answer(
         open_levels=tuple(level for levels in above.values() for level in levels.open),
         lasting_levels=tuple(verdict for levels in above.values() for verdict in levels.lasting),
         near_levels=tuple(level for levels in above.values() for level in levels.near),
+        had_no_room=_had_no_room(points),
         incomparable=incomparable,
     )
 
@@ -446,6 +448,12 @@ def divisor_of_capacity(deployment: StoredDeployment, per: Per, control: str) ->
     if per == "usd" and control == "concurrency":
         return None
     return divisor_of(deployment, per)
+
+
+def _had_no_room(points: Sequence[StoredPoint]) -> bool:
+    """Whether all that is known of these points is that no node could hold their deployment."""
+    kinds = {repeat.head.failure_kind for point in points for repeat in point.repeats}
+    return kinds == {FailureKind.NO_ROOM}
 
 
 def _ranked(

@@ -81,6 +81,7 @@ class Remedy(Enum):
 
     RUN_AGAIN = auto()
     MORE_DEPLOYMENTS = auto()  # a larger ``max_deployments``
+    MORE_ROOM = auto()  # nodes that can hold the deployment
     MORE_REPEATS_OR_LONGER = auto()
     MORE_REPEATS = auto()
     LONGER = auto()
@@ -292,9 +293,11 @@ def _changes(doubt: Doubt) -> list[FirstChange | None]:
 def _open_levels(answers: Sequence[DeploymentAnswer]) -> Iterator[Doubt]:
     """Levels that could hold and have no valid measurement.
 
-    Another run measures them, unless they have a verdict that neither load nor repeats change.
+    Another run measures them, unless they have a verdict that neither load nor repeats change, or
+    no node had room for the deployment.
     """
     to_measure: list[DeploymentLevels] = []
+    without_room: list[DeploymentLevels] = []
     to_repair: dict[Validity, list[DeploymentLevels]] = {
         validity: [] for validity in LASTING_VERDICTS
     }
@@ -304,16 +307,21 @@ def _open_levels(answers: Sequence[DeploymentAnswer]) -> Iterator[Doubt]:
         lasting = [verdict.level for verdict in answer.lasting_levels]
         open_levels = tuple(level for level in answer.open_levels if level not in lasting)
         if open_levels:
-            to_measure.append(DeploymentLevels(answer.label, open_levels))
+            waiting = without_room if answer.had_no_room else to_measure
+            waiting.append(DeploymentLevels(answer.label, open_levels))
         for validity, deployments in to_repair.items():
             levels = tuple(
                 verdict.level for verdict in answer.lasting_levels if verdict.validity is validity
             )
             if levels:
                 deployments.append(DeploymentLevels(answer.label, levels))
-    if to_measure:
-        labels = tuple(deployment.label for deployment in to_measure)
-        yield Doubt(DoubtKind.OPEN_LEVELS, labels, Remedy.RUN_AGAIN, levels=tuple(to_measure))
+    for remedy, deployments in (
+        (Remedy.RUN_AGAIN, to_measure),
+        (Remedy.MORE_ROOM, without_room),
+    ):
+        if deployments:
+            labels = tuple(deployment.label for deployment in deployments)
+            yield Doubt(DoubtKind.OPEN_LEVELS, labels, remedy, levels=tuple(deployments))
     for validity, deployments in to_repair.items():
         if deployments:
             yield Doubt(

@@ -265,6 +265,7 @@ def _higher_levels(doubt: Doubt) -> str:
 
 _REMEDIES: Mapping[Remedy, str] = {
     Remedy.MORE_DEPLOYMENTS: "a larger max_deployments",
+    Remedy.MORE_ROOM: "nodes with room for it, then run again",
     Remedy.MORE_REPEATS_OR_LONGER: "more repeats, or longer",
     Remedy.MORE_REPEATS: "more repeats",
     Remedy.LONGER: "measure longer",

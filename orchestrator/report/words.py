@@ -505,6 +505,10 @@ def repair_text(doubt: Doubt) -> str:
 
 _REMEDIES: Mapping[Remedy, str] = {
     Remedy.MORE_DEPLOYMENTS: "give a larger max_deployments: no more are started",
+    Remedy.MORE_ROOM: (
+        "add nodes with room for {deployments} (orchestrator doctor --experiment FILE says what is "
+        "missing), then run the experiment again"
+    ),
     Remedy.MORE_REPEATS_OR_LONGER: "measure {levels} again: more repeats, or longer",
     Remedy.MORE_REPEATS: "measure {deployments} with more repeats",
     Remedy.LONGER: "measure {levels} longer",

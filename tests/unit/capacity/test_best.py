@@ -313,6 +313,15 @@ def test_a_rival_that_nobody_judged_did_not_lose(unjudged: dict[str, Any], sweep
     )
 
 
+def test_what_no_node_had_room_for_waits_for_nodes_and_not_for_another_run(sweep: Sweep) -> None:
+    sweep.settled("d0", 10)
+    sweep.deployment("d1")
+    failure = {"failure_class": "infra", "failure_kind": "no_room"}
+    sweep.level("d1", 20, status="failed", reason="no GPU here", **failure)
+    (remedy,) = sweep.best()["decide"]
+    assert remedy.startswith("add nodes with room for label-d1")
+
+
 @pytest.mark.parametrize("failure_class", ["engine_crash", "timeout", "bad_config"])
 def test_a_rival_that_the_engine_failed_lost(failure_class: str, sweep: Sweep) -> None:
     sweep.settled("d0", 10)

@@ -102,6 +102,15 @@ def test_a_level_whose_verdict_lasts_is_repaired_and_not_run_again() -> None:
     assert doubt.validity is Validity.STREAM_BUFFERED
 
 
+def test_levels_of_a_deployment_without_room_are_not_run_again() -> None:
+    answers = [
+        answer("a", open_levels=(LEVEL,)),
+        answer("b", open_levels=(LEVEL,), had_no_room=True),
+    ]
+    remedies = [(doubt.deployments, doubt.remedy) for doubt in unsettled_doubts(answers, None)]
+    assert remedies == [(("a",), Remedy.RUN_AGAIN), (("b",), Remedy.MORE_ROOM)]
+
+
 def test_of_open_levels_only_those_without_a_lasting_verdict_are_run_again() -> None:
     other = Level(control="request_rate", value=9)
     lasting = (LastingVerdict(LEVEL, Validity.INVALID),)
