@@ -35,6 +35,7 @@ STYLES = {
 }
 BAR = 24  # width in characters of a phase's bar
 WIDEST_BAR = 60  # width in characters of the bar over all measurements
+DRAWINGS_PER_S = 2.0  # on a terminal
 REPEAT_LINE_S = 60.0  # without a terminal: how often a phase that goes on is logged again
 LOAD_REPEAT_LINE_S = 10.0  # the same in ``load``
 MOST_LINES = 4  # of a terminal, for one sentence
@@ -69,10 +70,19 @@ class LiveSweep:
     It is called with each event and each phase of the sweep.
     """
 
-    def __init__(self, console: Console, repeat_line_s: float | None = None) -> None:
+    def __init__(
+        self,
+        console: Console,
+        repeat_line_s: float | None = None,
+        drawings_per_s: float = DRAWINGS_PER_S,
+    ) -> None:
         self._console = console
         self._repeat_line_s = repeat_line_s or REPEAT_LINE_S
+        self._drawing_s = 1 / drawings_per_s
         self._lock = threading.Lock()
+        # One thread at a time: rich works out where the cursor is, and writes later. Reentrant, because
+        # a signal's handler prints in whatever its thread was doing.
+        self._screen = threading.RLock()
         self._phases: dict[str, _Shown] = {}  # by the deployment's label
         self._total = 0  # measurements that the sweep asks for
         self._ended = 0
@@ -84,14 +94,15 @@ class LiveSweep:
         self._standings: dict[str, Event] = {}
         self._over = threading.Event()
         self._live = Live(
-            get_renderable=self._render, console=console, refresh_per_second=2, transient=True
+            get_renderable=self._render, console=console, auto_refresh=False, transient=True
         )
+        keep_on = self._keep_drawing if console.is_terminal else self._keep_printing
+        self._thread = threading.Thread(target=keep_on, daemon=True)
 
     def __enter__(self) -> LiveSweep:
         if self._console.is_terminal:
             self._live.start()
-        else:
-            threading.Thread(target=self._keep_printing, daemon=True).start()
+        self._thread.start()
         return self
 
     def __exit__(
@@ -102,6 +113,7 @@ class LiveSweep:
     ) -> None:
         self._over.set()
         if self._console.is_terminal:
+            self._thread.join()
             self._live.stop()
 
     @property
@@ -112,15 +124,16 @@ class LiveSweep:
     def __call__(self, item: Event | Phase) -> None:
         with self._lock:
             line = self._phase(item) if isinstance(item, Phase) else self._event(item)
-        # printed outside the lock: rich holds a lock of its own while it calls _render
+        # printed outside this lock, which _render takes while the screen is locked
         if line is not None:
             self.print_line(line)
 
     def print_line(self, text: Text | str) -> None:
         """Prints a line above the live display; on a terminal it is wrapped between words."""
-        self._console.print(
-            text, highlight=False, markup=False, soft_wrap=not self._console.is_terminal
-        )
+        with self._screen:
+            self._console.print(
+                text, highlight=False, markup=False, soft_wrap=not self._console.is_terminal
+            )
 
     def _phase(self, phase: Phase) -> Text | None:
         now_s = time.monotonic()
@@ -205,6 +218,11 @@ class LiveSweep:
             return f", ~{hours(left_s)} left"
         left_s = max(0.0, self._end_s - self._idle_since_s)
         return f", ~{hours(left_s)} left after the wait"
+
+    def _keep_drawing(self) -> None:
+        while not self._over.wait(self._drawing_s):
+            with self._screen:
+                self._live.refresh()
 
     def _keep_printing(self) -> None:
         """Prints phases that go on again, so that a log never stands still for minutes."""

@@ -6,6 +6,7 @@ import io
 import sys
 import threading
 import time
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -182,8 +183,8 @@ def test_launches_and_the_refreshing_terminal_never_wait_for_each_other() -> Non
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
-        with LiveSweep(Console(file=io.StringIO(), force_terminal=True, width=120)) as live:
-            live._live.refresh_per_second = 1000
+        console = Console(file=io.StringIO(), force_terminal=True, width=120)
+        with LiveSweep(console, drawings_per_s=1000) as live:
 
             def tell() -> None:
                 for index in range(300):
@@ -199,6 +200,35 @@ def test_launches_and_the_refreshing_terminal_never_wait_for_each_other() -> Non
             assert not any(thread.is_alive() for thread in threads)
     finally:
         sys.setswitchinterval(interval)
+
+
+class SharedConsole(Console):
+    """A terminal that knows whether two threads ever drew on it together."""
+
+    def __init__(self) -> None:
+        super().__init__(file=io.StringIO(), force_terminal=True, width=120)
+        self.drawing: set[int] = set()
+        self.drew_together = False
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        thread = threading.get_ident()
+        self.drawing.add(thread)
+        self.drew_together |= len(self.drawing) > 1
+        super().print(*objects, **options)
+        self.drawing.discard(thread)
+
+
+def test_lines_and_drawings_of_a_terminal_come_one_after_the_other() -> None:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    console = SharedConsole()
+    try:
+        with LiveSweep(console, drawings_per_s=1000) as live:
+            for index in range(300):
+                live.print_line(f"line {index}")
+    finally:
+        sys.setswitchinterval(interval)
+    assert not console.drew_together
 
 
 HELD = "host vm is held by experiment qwen3 (user ann, pid 4711, results in /data/sweeps/of-ann)"
