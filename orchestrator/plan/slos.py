@@ -4,19 +4,20 @@ A limit for a reader names a kind of reader, whose speed in words per minute is 
 come at least as fast.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from orchestrator.spec.load import READERS, TOKENS_PER_WORD, Slo
 from orchestrator.spec.settings import EngineSettings
 
 MINUTE_MS = 60e3
+LONGEST_TPOT_S = 2.0  # nobody waits longer for a token: such a limit was meant in another unit
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedSlos:
-    """SLOs with a time per output token in place of each human reader, and a note on each of these
-    readers.
+    """SLOs with a time per output token in place of each human reader, and notes on these readers
+    and on limits that look wrong.
     """
 
     slos: list[Slo]
@@ -29,12 +30,12 @@ def resolved_slos(slos: Sequence[Slo], settings: Sequence[EngineSettings]) -> Re
     ``settings``: of all deployments. They share one limit, which follows from the tokenizer with
     the most tokens per word.
     """
+    notes = list(_too_long(slos))
     if not any(slo.readers for slo in slos):
-        return ResolvedSlos(list(slos), [])
+        return ResolvedSlos(list(slos), notes)
     density = _densest(settings)
     tokens_per_word = density.tokens_per_word
     resolved: list[Slo] = []
-    notes: list[str] = []
     for slo in slos:
         resolved.append(slo.resolved(tokens_per_word))
         for name, reader in slo.readers.items():
@@ -45,6 +46,17 @@ def resolved_slos(slos: Sequence[Slo], settings: Sequence[EngineSettings]) -> Re
                 f"per minute, {tokens_per_word:.2f} tokens per word ({density.source})"
             )
     return ResolvedSlos(resolved, notes)
+
+
+def _too_long(slos: Sequence[Slo]) -> Iterator[str]:
+    """A note on each time per token that nobody would ask for."""
+    for slo in slos:
+        for limit in slo.limits:
+            if limit.of == "tpot" and limit.seconds >= LONGEST_TPOT_S:
+                yield (
+                    f"{slo.name}: a time per token (tpot) of {limit.seconds:g} s limits nothing; did "
+                    f"you mean {limit.seconds:g} ms?"
+                )
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,12 @@ def test_the_limit_of_a_reader_goes_through_a_plan() -> None:
     assert Plan.from_json(plan.to_json()).slos == plan.slos
 
 
+def test_a_time_per_token_in_the_wrong_unit_is_noticed() -> None:
+    plan = planned(slos={"fast": {"tpot": "30s"}, "slow": {"tpot": "1s"}})
+    (note,) = plan.notes
+    assert note == "fast: a time per token (tpot) of 30 s limits nothing; did you mean 30 ms?"
+
+
 def test_without_readers_limits_stay_without_a_note() -> None:
     slos = [Slo(name="fast", ttft=1.0)]
     assert resolved_slos(slos, []) == ResolvedSlos(slos, notes=[])
