@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.base.text import counted
+from orchestrator.base.grouping import values_by_key
+from orchestrator.base.text import counted, listed
 from orchestrator.cluster.base import NODE_GROUP, Growth, Machine
 from orchestrator.cluster.model_downloads import AbsenceCause
 from orchestrator.node.leases import FIRST_PORT, LAST_PORT
@@ -494,10 +495,13 @@ def _autoscaler(growth: Growth, requirements: Requirements) -> Iterator[Finding]
 def _room(
     nodes: Sequence[ExaminedNode], requirements: Requirements, growth: Growth
 ) -> Iterator[Finding]:
-    """Deployments that have too few nodes, even with those that the autoscaler may add."""
+    """Deployments that have too few nodes, even with those that the autoscaler may add. Those that
+    lack the same are one finding.
+    """
     has_node_groups = any(NODE_GROUP in node.machine.labels for node in nodes)
     has_gpus = any(node.machine.gpus for node in nodes)
     may_have_gpus = has_node_groups or any(kind.gpus and kind.most > 0 for kind in growth.types)
+    lacking: list[tuple[str, str]] = []
     for deployment in _deployments(requirements):
         need = resources_of(deployment, exclusive=False)
         widest = max(map(len, need.replicas), default=0)
@@ -507,10 +511,13 @@ def _room(
             continue
         if need.gpus_on_a_node and not has_gpus and not may_have_gpus:
             gpus = counted(need.gpus_on_a_node, "GPU")
-            what = f"{deployment.label} needs {gpus} on a node, and no node has a GPU"
+            lack = f"{gpus} on a node, and no node has a GPU"
         else:
-            needed = counted(widest, "node")
-            what = f"{deployment.label} needs {needed}, but {places:g} can ever hold it"
+            lack = f"{counted(widest, 'node')}, but {places:g} can ever hold it"
+        lacking.append((lack, deployment.label))
+    for lack, labels in values_by_key(lacking).items():
+        needs = "needs" if len(labels) == 1 else "each need"
+        what = f"{listed(labels)} {needs} {lack}"
         level: Severity = "fail"
         if has_node_groups and not growth.types:
             level = "warning"

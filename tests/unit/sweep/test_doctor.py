@@ -294,6 +294,9 @@ def test_a_deployment_that_no_node_will_ever_hold_is_named() -> None:
     )
     assert finding.level == "warning"
     assert "may add is not known" in finding.what
+    alike = requirements_of(deployments(f"{VLLM}, vary: [{{grid: {{max_num_seqs: [8, 16]}}}}]"))
+    (finding,) = findings_of(gpu_node(labels={}), requirements=alike)
+    assert "each need 1 node, but 0 can ever hold it" in finding.what
     two = requirements_of(deployments(VLLM.replace("size: 2", "size: 4, nnodes: 2")))
     (finding,) = findings_of(gpu_node(), requirements=two)
     assert "needs 2 nodes" in finding.what
