@@ -373,7 +373,8 @@ class TraceRequests(WorkloadKind):
         else:
             assert count is not None
             rounds = -(-(first + count) // len(one_round))
-        starts = (np.arange(rounds)[:, np.newaxis] * period_s + one_round).ravel()[first:] - begin_s
+        begins_of_rounds = np.arange(rounds)[:, np.newaxis] * period_s
+        starts = (begins_of_rounds + one_round).ravel()[first:] - begin_s
         if horizon_s is not None:
             starts = starts[starts < horizon_s]
         return starts[:count]
